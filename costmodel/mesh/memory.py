@@ -157,8 +157,10 @@ def add_saved_layer(
     at_once = 1.0 if chunks is None else 1.0 / chunks
     is_loss = layer.kind == "softmax" or facts.feeds_loss
     is_inside = chunks is not None and any(in_mlp(graph, kind)[r] for r in kind.readers(position))
-    if not workload.training or (facts.has_backward and not is_inside):
-        total["widest_bytes"] = np.maximum(total["widest_bytes"], at_once * size if is_inside else size)
+    uncut = np.where(is_inside & (np.asarray(at_once) < 1.0), 0.0, 1.0)  # 0: of one chunk at a time
+    if facts.has_backward or not workload.training:
+        share = uncut if workload.training else np.where(uncut > 0.0, 1.0, at_once)
+        total["widest_bytes"] = np.maximum(total["widest_bytes"], share * size)
     if is_loss:
         total["logits_bytes"] += at_once * (assumptions.logits_copies * extra if layer.kind == "softmax" else size)
         total["logits_bytes"] += _made_with_the_loss(layer, shard, facts, at_once) * width
@@ -168,13 +170,12 @@ def add_saved_layer(
     elif layer.kind == "rms_norm":  # its input in fp32, and what is multiplied by its weights
         extra = extra + assumptions.norm_copies * _NORM_KEPT * elements * facts.has_backward
     kept, again = (size * use.share(cast / width) for use in (facts.kept, facts.needed_again))
-    if is_inside:  # of one chunk: its tensors, and their gradients
-        total["chunk_bytes"] += at_once * (extra + kept + size) * facts.has_backward
-        return
-    total["saved_bytes"] += extra + kept
+    # Of one chunk: its tensors, and their gradients.
+    total["chunk_bytes"] += (1.0 - uncut) * at_once * (extra + kept + size) * facts.has_backward
+    total["saved_bytes"] += uncut * (extra + kept)
     if not facts.is_repeated:
         inside = layer.family.repeated_elements(layer, shard) * cast * facts.has_backward
-        total["saved_selective_bytes"] += extra - inside + again
+        total["saved_selective_bytes"] += uncut * (extra - inside + again)
 
 
 def _made_with_the_loss(layer: Layer, shard: Shard, facts: SavedFacts, at_once: FloatArray | float) -> FloatArray:

@@ -395,7 +395,6 @@ def add_layer(
         add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
     else:
         again = bool(in_mlp(graph, kind)[position]) and flow.through
-        flow = replace(flow, runs_again=flow.runs_again and not again)
         one = {name: np.zeros(len(keys)) for name in MODULE_COLUMNS}
         part = replace(shard, sequence=shard.sequence * chunks)
         weight_gradient_s = chunks * _add_passes(one, workload, groups.assumptions, kind, position, part, flow)
@@ -486,6 +485,8 @@ def _repeat_forward(total: dict[str, FloatArray], assumptions: MeshAssumptions, 
         total[f"backward_{name}"] += np.where(is_cut, total[f"forward_{name}"] / priced, 0.0)
     for name in ("s", "starts"):
         total[f"tp_backward_{name}"] += np.where(is_cut, total[f"tp_forward_{name}"], 0.0)
+    for name in ("s", "launches"):  # selective recomputation has nothing left to repeat
+        total[f"selective_{name}"] = np.where(is_cut, 0.0, total[f"selective_{name}"])
 
 
 # -- terms --------------------------------------------------------------------------------------------------------------

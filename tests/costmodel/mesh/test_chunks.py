@@ -93,3 +93,24 @@ def test_gradients_follow_the_optimizer_to_the_host() -> None:
     assert there["host_bytes"] - here["host_bytes"] == here["gradient_bytes"]
     assert there["working_bytes"] > here["working_bytes"]
     assert _costs(hosted_gradients=1.0) == _costs()
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_plan_costs_the_same_beside_others_that_are_cut(recompute: str) -> None:
+    """With one chunk per 64 positions, micro-batches of 1 and 2 samples of 32 are one chunk each, those of 4 two."""
+    assumptions = replace(make.BARE, mlp_chunks=0.0, host_launch_s=1e-5)
+    model = make.model_of(_graph(), 4, make.ideal_cluster(), assumptions)
+    blocks = _BLOCKS if recompute == "full" else 0
+    plans = [
+        MeshPlan(micro_batch=size, num_micro_batches=4 // size, recompute=recompute, recompute_blocks=blocks)
+        for size in (1, 2, 4)
+    ]
+    together = model.evaluate_plans(plans)
+    plain = make.model_of(_graph(), 4, make.ideal_cluster(), replace(assumptions, mlp_chunks=1.0)).evaluate_plans(plans)
+    for n, plan in enumerate(plans):
+        alone = make.model_of(_graph(), 4, make.ideal_cluster(), assumptions).evaluate_plans([plan])
+        for name in together.columns():
+            assert getattr(together, name)[n] == pytest.approx(getattr(alone, name)[0], rel=1e-12), name
+            if n < 2:
+                assert getattr(alone, name)[0] == pytest.approx(getattr(plain, name)[n], rel=1e-12), name
+    assert together.activation_bytes[2] < plain.activation_bytes[2] or recompute == "full"
