@@ -40,6 +40,7 @@ _STANDS_IN = {"p100": "dgx1-p100", "trainium1-core": "aws-trn1-cores", "trainium
 
 # Coefficient of variation of documents' lengths: beyond it, single documents fill whole sequences.
 _MOST_CV = 10.0
+_MOST_DOCUMENTS = 100_000  # in a sample
 
 _T = TypeVar("_T")
 
@@ -99,6 +100,10 @@ def _packed(model: LoadedModel, lengths: tuple[int, ...], cv: float | None) -> L
         raise UsageError("--doc-cv: goes with one --doc-lengths, the mean of the lengths")
     if cv is not None and cv > _MOST_CV:
         raise UsageError(f"--doc-cv {cv:g}: must be at most {_MOST_CV:g}")
+    if (model.seq or 1) * len(lengths) > _MOST_DOCUMENTS * sum(lengths):
+        raise UsageError(
+            f"--doc-lengths: a sample of {model.seq:,} positions would hold more than {_MOST_DOCUMENTS:,} documents"
+        )
     graph = model.graph.packed(Documents.of(lengths, model.seq or 1, cv or 0.0))
     if not graph.is_packed:
         raise UsageError(f"--doc-lengths: network '{model.name}' has no attention over a sequence that holds documents")

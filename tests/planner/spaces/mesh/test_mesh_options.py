@@ -131,6 +131,10 @@ def test_the_file_knows_every_field_and_every_name() -> None:
         ("--seq 0", "--seq 0: must be at least 1"),
         ("--seq -8", "--seq -8: must be at least 1"),
         ("--lora-rank 0", "--lora-rank 0: must be at least 1"),
+        (
+            "--seq 1000000 --doc-lengths 9",
+            "--doc-lengths: a sample of 1,000,000 positions would hold more than 100,000 documents",
+        ),
         ("--doc-lengths 512,0", "--doc-lengths 0: must be at least 1"),
         ("--doc-lengths 512 --doc-cv 0", "--doc-cv 0: must be above 0"),
         ("--doc-lengths 512 --doc-cv 11", "--doc-cv 11: must be at most 10"),
