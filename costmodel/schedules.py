@@ -7,14 +7,15 @@ Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-
 figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
 ``forward_backward_pipelining_with_interleaving``), ZB-H1 and ZB-H2 (Qi et al. 2024, arXiv:2401.10241, figures 2 and 3), ZB-V (the same,
 section 6; counts of PyTorch's ``ScheduleZBVZeroBubble``), DualPipeV (DualPipe of DeepSeek-V3, arXiv:2412.19437, section 3.2.1, cut in
-half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``).
+half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``), the interleaved form with forward beside backward passes
+(Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ __all__ = [
     "IN_GROUPS",
     "IS_CHUNKED",
     "KEEPS_ALL",
+    "OVERLAPS",
     "PIPELINE_SCHEDULES",
     "PLACED_AS",
     "SCHEDULES",
@@ -86,6 +88,8 @@ class Schedule:
         Rank r runs min(r + 1, m) weight gradients after its last input gradient, as in ZB-H1: what is known of the end of ranks follows.
     keeps_all : bool
         All forward passes come before the first backward pass.
+    overlaps : bool
+        Forward passes run beside backward passes, so that tokens of one travel to the experts and back while the other computes.
     fewest : int
         It runs with ``fewest pp`` micro-batches or more.
     on_request : bool
@@ -103,6 +107,7 @@ class Schedule:
     delays_weights: bool = False
     trails: bool = False
     keeps_all: bool = False
+    overlaps: bool = False
     fewest: int = 0
     on_request: bool = False
     rank_of_chunk: Placement = _in_turn
@@ -142,6 +147,15 @@ def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
             forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
             backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
     return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
+
+
+def _combined(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
+    """The same, but forward passes run together with the backward pass that follows, so that one more of them comes first."""
+    order = _interleaved(rank, pp, vpp, m)
+    forwards, backwards = ([item for item in order if item.kind == kind] for kind in "FB")
+    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * pp + 1
+    beside = [replace(item, joined=True) for item in forwards[warm_up:]]
+    return _alternate(forwards[:warm_up] + beside, backwards, warm_up)
 
 
 def _lagging(order: list[Instruction], lag: int) -> list[Instruction]:
@@ -295,9 +309,19 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         in_flight=lambda m, pp, vpp, rank: 2 * pp + 1 + 0 * rank,  # noqa: ARG005
         vpp=2,
         delays_weights=True,
+        overlaps=True,
         fewest=2,
         on_request=True,
         rank_of_chunk=_in_v,
+    ),
+    Schedule(
+        name="combined_1f1b",
+        order=_combined,
+        in_flight=lambda m, pp, vpp, rank: np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 2),
+        vpp=0,
+        in_groups=True,
+        overlaps=True,
+        on_request=True,
     ),
 )
 
@@ -312,8 +336,8 @@ def _which(fact: str) -> BoolArray:
 
 
 # Facts by the position of a schedule: index them with positions.
-IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, TRAILS, KEEPS_ALL = (
-    _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "trails", "keeps_all")
+IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, TRAILS, KEEPS_ALL, OVERLAPS = (
+    _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "trails", "keeps_all", "overlaps")
 )
 FEWEST: IntArray = np.array([schedule.fewest for schedule in PIPELINE_SCHEDULES])
 VPP: IntArray = np.array([schedule.vpp for schedule in PIPELINE_SCHEDULES])

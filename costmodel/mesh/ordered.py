@@ -4,26 +4,29 @@ Every rank runs its instructions in the order of the schedule (`costmodel.schedu
 for is there. A time is an array with one value per plan.
 
 More than a few micro-batches are not followed one by one. Between its beginning and its end a rank repeats the same instructions for the
-next micro-batch. With m micro-batches, of which n are followed, rank r works ``(m - n) busy_r`` more at a place in the middle, where no
-rank has begun what follows before all that it needs is done on the others' side of their places. Every path through these instructions is
-one through the whole schedule, so the time is a lower bound; it leaves out paths that go to and fro between ranks for long. Against the
-timeline it was exact for all but a few of some thousands of random uneven plans (`tests/costmodel/mesh/test_schedule.py`).
+next p micro-batches (one, or two groups of pp). With m micro-batches, of which n are followed, rank r takes ``(m - n) / p`` times the
+longest path through such a period that begins and ends there, at a place in the middle: no rank has begun what follows there before all
+that it needs is done on the other side. Every path through these instructions is one through the whole schedule, so the time is a lower
+bound; it leaves out paths that go to and fro between ranks for longer than a period.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
-from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, together
+from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of, together
 
 __all__ = ["ordered_s"]
 
+_Items = tuple[Instruction, ...]
 _KINDS = "FBW"
+_NEVER = -1e300  # no path leads here
+_NOTHING: Mapping[int, FloatArray] = {}
 _ROUNDS = 3  # pp times so many micro-batches are followed one by one
 
 
@@ -60,7 +63,9 @@ def ordered_s(
     >>> ordered_s("zb_v", 25 * four, four, four // 2, np.array([[8]]), [one, one, one]).tolist()
     [603.0]
     """
-    followed = np.minimum(m, _ROUNDS * pp + 2)
+    in_groups = schedule_of(schedule).in_groups
+    most = _ROUNDS * pp + (pp if in_groups else 2)
+    followed: IntArray = np.where(m > most, most + (m - most) % (2 * pp if in_groups else 1), m)
     first, kind = combined(pp, vpp, followed)
     total, ends = np.empty(len(m)), np.cumsum(count, axis=1)
     for n, place in enumerate(first.tolist()):
@@ -73,30 +78,51 @@ def ordered_s(
     return total
 
 
+# In an order in which they can happen: rank, position in `_Run.kinds`, and positions of the events of other ranks that they wait for.
+_Events = tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Instructions that begin together are one event."""
+    """Instructions that run together are one event."""
 
     kinds: tuple[tuple[tuple[int, int], ...], ...]  # what events do: kinds of instructions and chunks
-    # In an order in which they can happen: rank, position in `kinds`, events that they wait for.
-    events: tuple[tuple[int, int, tuple[int, ...]], ...]
+    ranks: int
+    events: _Events
     before: dict[int, int]  # position of an event -> rank that goes on with other micro-batches before it
-    chunks: tuple[tuple[int, ...], ...]  # of every rank
+    period: int  # of so many micro-batches
+    repeat: _Events  # what all ranks do with these
 
     def longest_s(self, times_s: FloatArray, more: IntArray) -> FloatArray:
         """End of the last event; times are (3, chunks, plans), ``more`` the micro-batches that are not followed."""
         kinds = [np.sum([times_s[kind, chunk] for kind, chunk in parts], axis=0) for parts in self.kinds]
-        free = [np.zeros(times_s.shape[2])] * len(self.chunks)
-        end: list[FloatArray] = []
-        for n, (rank, kind, sources) in enumerate(self.events):
-            start = free[rank]
-            if n in self.before:
-                start = start + more * times_s[:, list(self.chunks[rank])].sum(axis=(0, 1))
-            for source in sources:
-                start = np.maximum(start, end[source])
-            free[rank] = start + kinds[kind]
-            end.append(free[rank])
-        return np.asarray(np.max(free, axis=0))
+        own = [np.zeros(times_s.shape[2])] * self.ranks
+        longer = dict.fromkeys(range(self.ranks), own[0])
+        if np.any(more):
+            # By the rank where a path begins, (ranks, plans): it ends on the same one.
+            begun = np.where(np.eye(self.ranks, dtype=np.bool_)[:, :, None], own[0], _NEVER)
+            ends = _follow(self.repeat, kinds, list(begun))
+            longer = {rank: more / self.period * ends[rank][rank] for rank in range(self.ranks)}
+        return np.asarray(
+            np.max(_follow(self.events, kinds, own, {n: longer[r] for n, r in self.before.items()}), axis=0)
+        )
+
+
+def _follow(
+    events: _Events, kinds: Sequence[FloatArray], free: list[FloatArray], before: Mapping[int, FloatArray] = _NOTHING
+) -> list[FloatArray]:
+    """When ranks end that are free from some time on; ``before`` some events they do other things."""
+    free = list(free)
+    end: list[FloatArray] = []
+    for n, (rank, kind, sources) in enumerate(events):
+        start = free[rank]
+        if n in before:
+            start = start + before[n]
+        for source in sources:
+            start = np.maximum(start, end[source])
+        free[rank] = start + kinds[kind]
+        end.append(free[rank])
+    return free
 
 
 @lru_cache(maxsize=64)
@@ -104,26 +130,44 @@ def _run(schedule: str, pp: int, vpp: int, m: int) -> _Run:
     """The events of a step; a step of more micro-batches than are followed is one of these with more in the middle."""
     ranks = ranks_of_chunks(schedule, pp, vpp).tolist()
     orders = [together(order) for order in instruction_orders(schedule, pp, vpp, m)]
-    happened, rank_of, ends = _happened(orders, pp * vpp)
+    happened, ends = _happened(orders, pp * vpp)
     kinds: dict[tuple[tuple[int, int], ...], int] = {}
-    number: dict[Instruction, int] = {}
-    events = []
-    for n, items in enumerate(happened):
-        what = tuple((_KINDS.index(item.kind), item.chunk) for item in items)
-        needed = [source for item in items if (source := _source(item, pp * vpp))]
-        sources = tuple(number[source] for source in needed if ranks[source.chunk] != rank_of[n])
-        events.append((rank_of[n], kinds.setdefault(what, len(kinds)), sources))
-        number |= dict.fromkeys(items, n)
-    before = {}
+    events, number = _events(happened, ranks, kinds)
+    period = _period(schedule, pp)
+    before: dict[int, int] = {}
+    repeat: _Events = ()
     if m > _ROUNDS * pp:
-        longer = [together(order) for order in instruction_orders(schedule, pp, vpp, m + 1)]
-        places = _places(orders, longer, ends)
-        before = {number[orders[rank][place][0]]: rank for rank, place in enumerate(places)}
-    chunks = tuple(tuple(c for c, owner in enumerate(ranks) if owner == rank) for rank in range(pp))
-    return _Run(kinds=tuple(kinds), events=tuple(events), before=before, chunks=chunks)
+        longer = [together(order) for order in instruction_orders(schedule, pp, vpp, m + period)]
+        places = _places(orders, longer, ends, period)
+        before = {number[order[place][0]]: rank for rank, (order, place) in enumerate(zip(orders, places, strict=True))}
+        more = {
+            item
+            for order, some, place in zip(orders, longer, places, strict=True)
+            for items in some[place : place + len(some) - len(order)]
+            for item in items
+        }
+        again = [items for items in _happened(longer, pp * vpp)[0] if items[0] in more]
+        repeat = _events(again, ranks, kinds)[0]
+    return _Run(kinds=tuple(kinds), ranks=pp, events=events, before=before, period=period, repeat=repeat)
 
 
-_Items = tuple[Instruction, ...]
+def _period(schedule: str, pp: int) -> int:
+    """Micro-batches after which ranks do the same again: one, or two groups (uneven chunks go to and fro between them)."""
+    return 2 * pp if schedule_of(schedule).in_groups else 1
+
+
+def _events(
+    happened: Sequence[_Items], ranks: Sequence[int], kinds: dict[tuple[tuple[int, int], ...], int]
+) -> tuple[_Events, dict[Instruction, int]]:
+    """Events, what is among them alone, and where each instruction is."""
+    number = {item: n for n, items in enumerate(happened) for item in items}
+    events = []
+    for items in happened:
+        what, rank = tuple((_KINDS.index(item.kind), item.chunk) for item in items), ranks[items[0].chunk]
+        needed = [source for item in items if (source := _source(item, len(ranks))) in number]
+        sources = tuple(number[source] for source in needed if source and ranks[source.chunk] != rank)
+        events.append((rank, kinds.setdefault(what, len(kinds)), sources))
+    return tuple(events), number
 
 
 def _source(item: Instruction, chunks: int) -> Instruction | None:
@@ -132,11 +176,11 @@ def _source(item: Instruction, chunks: int) -> Instruction | None:
     return Instruction(item.kind, chunk, item.micro_batch) if 0 <= chunk < chunks else None
 
 
-def _happened(orders: Sequence[Sequence[_Items]], chunks: int) -> tuple[list[_Items], list[int], list[list[int]]]:
-    """Events in an order in which they can happen, the rank of each; and when those of every rank end if instructions take 1."""
+def _happened(orders: Sequence[Sequence[_Items]], chunks: int) -> tuple[list[_Items], list[list[int]]]:
+    """Events in an order in which they can happen; and when those of every rank end if instructions take 1."""
     end: dict[Instruction, int] = {}
     ends: list[list[int]] = [[] for _ in orders]
-    happened, rank_of = [], []
+    happened = []
     moved = True
     while moved:
         moved = False
@@ -149,29 +193,28 @@ def _happened(orders: Sequence[Sequence[_Items]], chunks: int) -> tuple[list[_It
                 ends[rank].append(start + len(items))
                 end |= dict.fromkeys(items, ends[rank][-1])
                 happened.append(items)
-                rank_of.append(rank)
                 moved = True
-    return happened, rank_of, ends
+    return happened, ends
 
 
 def _places(
-    orders: Sequence[Sequence[_Items]], longer: Sequence[Sequence[_Items]], ends: Sequence[Sequence[int]]
+    orders: Sequence[Sequence[_Items]], longer: Sequence[Sequence[_Items]], ends: Sequence[Sequence[int]], more: int
 ) -> list[int]:
     """Where ranks go on with more micro-batches: at the same time, in the middle of what is the same for more of them."""
-    bounds = [_bounds(order, more, times) for order, more, times in zip(orders, longer, ends, strict=True)]
+    bounds = [_bounds(*rank, more) for rank in zip(orders, longer, ends, strict=True)]
     earliest, latest = max(low for low, _ in bounds), min(high for _, high in bounds)
     assert earliest <= latest, "too few micro-batches are followed"
     return [int(np.searchsorted(times, (earliest + latest) // 2, side="right")) for times in ends]
 
 
-def _bounds(order: Sequence[_Items], longer: Sequence[_Items], ends: Sequence[int]) -> tuple[int, int]:
-    """Times between which a rank may go on with one micro-batch more and then do the same as with fewer."""
+def _bounds(order: Sequence[_Items], longer: Sequence[_Items], ends: Sequence[int], more: int) -> tuple[int, int]:
+    """Times between which a rank may go on with so many micro-batches more and then do the same as with fewer."""
     alike = 0
     while alike < len(order) and order[alike] == longer[alike]:
         alike += 1
     later = len(order)
     while later and longer[later - len(order) - 1] == tuple(
-        replace(item, micro_batch=item.micro_batch + 1) for item in order[later - 1]
+        replace(item, micro_batch=item.micro_batch + more) for item in order[later - 1]
     ):
         later -= 1
     return ends[later - 1] if later else 0, ends[alike] - 1 if alike < len(order) else ends[-1]

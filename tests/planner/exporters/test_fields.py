@@ -184,8 +184,8 @@ def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
 SCHEDULES_WRITTEN = {
     "accelerate": (),
     "deepspeed": ("1f1b",),
-    "megatron": ("1f1b", "interleaved"),
-    "megatron-bridge": ("1f1b", "interleaved"),
+    "megatron": ("1f1b", "interleaved", "combined_1f1b"),
+    "megatron-bridge": ("1f1b", "interleaved", "combined_1f1b"),
     "nanotron": ("gpipe", "1f1b"),
     "torch": (),
     "torchtitan": ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipe_v"),
@@ -196,10 +196,32 @@ SCHEDULES_WRITTEN = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_schedule_is_written_as_another_without_a_word(target: str, version: str, schedule: str) -> None:
     vpp = schedule_of(schedule).vpp or 2
-    job = job_of(MeshPlan(pp=2, vpp=vpp, schedule=schedule, dp_shard=4, zero_stage=1, num_micro_batches=4))
+    plan = MeshPlan(pp=2, vpp=vpp, schedule=schedule, dp_shard=4, zero_stage=1, num_micro_batches=4)
+    job = job_of(plan)
+    if schedule == "combined_1f1b":  # is for experts alone
+        job = job_of(dataclasses.replace(plan, ep=2), network=MIXTRAL)
     refused, cannot = broken_rules(exporter_of(target), job, version)
     refused += own_refusals(exporter_of(target), job, version)
     assert bool(refused or "schedule" in cannot) == (schedule not in SCHEDULES_WRITTEN[target])
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("megatron", "--overlap-moe-expert-parallel-comm"), ("megatron-bridge", "overlap_moe_expert_parallel_comm=true")],
+)
+def test_passes_that_run_together_are_written(target: str, words: str) -> None:
+    """And refused for what Megatron's check of its arguments refuses: whole networks without experts, whole blocks recomputed."""
+    plan = MeshPlan(pp=2, vpp=2, schedule="combined_1f1b", ep=2, dp_shard=4, zero_stage=1, num_micro_batches=4)
+    for schedule in ("combined_1f1b", "interleaved"):
+        files = make_export(job_of(dataclasses.replace(plan, schedule=schedule), network=MIXTRAL), target).files
+        written = any(words in text for file, text in files.items() if file not in (README, MANIFEST))
+        assert written == (schedule == "combined_1f1b")
+    for changes, network in (({}, None), ({"recompute": "full", "recompute_blocks": 8}, MIXTRAL)):
+        other = dataclasses.replace(plan, ep=2 if network else 1, **changes)
+        refused = broken_rules(
+            exporter_of(target), job_of(other, **({"network": network} if network else {})), "2026-08"
+        )[0]
+        assert any("run together" in sentence for sentence in refused)
 
 
 def test_nanotron_refuses_pipelines_whose_loss_misses_the_last_stage() -> None:
