@@ -5,7 +5,8 @@
     python benchmarks/gate.py --write --because "REASON"  # also what worsened; the text must stand in CHANGELOG.md
 
 `planner validate` scores every table with the bundled constants and no calibration; a column tells the sources of a table apart.
-The errors on record are in gate.yaml. A figure fails that is more than a tenth above its record (``tests/benchmarks/test_gate.py``).
+The errors on record are in gate.yaml. A figure fails that is more than a tenth above its record, and a source with fewer rows than there
+(``tests/benchmarks/test_gate.py``).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Figures = dict[str, float]
 
 
 def figures(folder: Path, table: str) -> dict[str, Figures]:
-    """Errors of each source of a table, as shares of what was measured."""
+    """Errors of each source of a table, as shares of what was measured, and how many rows have them."""
     _, outcomes = predict_table(read(table_path(folder, table)))
     column = TABLES[table]
     sources: dict[str, list[Any]] = {}
@@ -69,7 +70,10 @@ def figures(folder: Path, table: str) -> dict[str, Figures]:
         sources.setdefault(f"{table}, {name}" if name else table, []).append(outcome)
     scores = {name: score(rows) for name, rows in sources.items()}
     return {
-        name: {own: round(found[figure], 4) for own, figure in ERRORS.items() if found[figure] is not None}
+        name: {
+            **{own: round(found[figure], 4) for own, figure in ERRORS.items() if found[figure] is not None},
+            "rows": found["scored"],
+        }
         for name, found in sorted(scores.items())
     }
 
@@ -81,7 +85,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def worse(today: Mapping[str, Figures], record: Mapping[str, Mapping[str, Any]], table: str) -> list[str]:
-    """What fails of a table: errors above their record, sources without one, and records without a source.
+    """What fails of a table: errors above their record, fewer rows, sources without a record, and records without a source.
 
     >>> record = {"a": {"mean": 0.10}}
     >>> worse({"a": {"mean": 0.109}}, record, "a"), worse({"a": {"mean": 0.111}}, record, "a")
@@ -91,6 +95,9 @@ def worse(today: Mapping[str, Figures], record: Mapping[str, Mapping[str, Any]],
     found = [f"{name}: not on record" for name in sorted(today.keys() - own)]
     found += [f"{name}: no longer scored" for name in sorted(own - today.keys())]
     for name in sorted(own & today.keys()):
+        rows, before = today[name].get("rows", 0), record[name].get("rows", 0)
+        if rows < before:  # rows that are skipped have no error
+            found.append(f"{name}: {rows:.0f} rows scored, on record {before}")
         for error in ERRORS:
             now, before = today[name].get(error), record[name].get(error)
             if (now is None) != (before is None):
@@ -118,9 +125,13 @@ def main(arguments: list[str]) -> int:
         failed += worse(today, record, table)
         for name, errors in today.items():
             before = record.get(name, {})
-            print(name, *(f"{error} {before.get(error)} -> {value}" for error, value in errors.items()), sep="; ")
+            print(name, *(f"{figure} {before.get(figure)} -> {value}" for figure, value in errors.items()), sep="; ")
+            rows = errors.pop("rows")
             raised = {error for error, value in errors.items() if value > before.get(error, value) * WORSE}
-            kept = {e: v if options.because and raised else min(v, before.get(e, v)) for e, v in errors.items()}
+            raised |= {"rows"} if rows < before.get("rows", rows) else set()
+            changed = bool(options.because and raised)
+            kept = {e: v if changed else min(v, before.get(e, v)) for e, v in errors.items()}
+            kept["rows"] = rows if changed else max(rows, before.get("rows", rows))
             reason = options.because if raised else before.get("because", "")
             updated[name] = {**kept, **({"because": reason} if reason else {})}
     if options.write:

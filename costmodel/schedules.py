@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -139,23 +140,19 @@ def _one_f_one_b(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     return _alternate(forwards, backwards, pp - 1 - rank)
 
 
-def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
-    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk."""
+def _interleaved(rank: int, pp: int, vpp: int, m: int, *, joined: bool = False) -> list[Instruction]:
+    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk.
+
+    Forward passes may run together with the backward pass that follows; one more of them comes first then.
+    """
     forwards, backwards = [], []
     for group in range(0, m, pp):
         for v in range(vpp):
             forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
             backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
-    return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
-
-
-def _combined(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
-    """The same, but forward passes run together with the backward pass that follows, so that one more of them comes first."""
-    order = _interleaved(rank, pp, vpp, m)
-    forwards, backwards = ([item for item in order if item.kind == kind] for kind in "FB")
-    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * pp + 1
-    beside = [replace(item, joined=True) for item in forwards[warm_up:]]
-    return _alternate(forwards[:warm_up] + beside, backwards, warm_up)
+    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * pp + joined
+    forwards[warm_up:] = [replace(item, joined=joined) for item in forwards[warm_up:]]
+    return _alternate(forwards, backwards, warm_up)
 
 
 def _lagging(order: list[Instruction], lag: int) -> list[Instruction]:
@@ -316,7 +313,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     ),
     Schedule(
         name="combined_1f1b",
-        order=_combined,
+        order=partial(_interleaved, joined=True),
         in_flight=lambda m, pp, vpp, rank: np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 2),
         vpp=0,
         in_groups=True,

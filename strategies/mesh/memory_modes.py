@@ -4,8 +4,8 @@ A mode fits a pipeline only if it fits with dp wholly shared out, where every ra
 
     state(ZeRO stage, optimizer state here or on the host) + kept(recomputation, activations here or on the host)
 
-and both are asked of the cost model separately (`PipelineMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how
-context parallelism exchanges: memory knows neither.
+and both are asked of the cost model separately (`PipelineMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at: memory
+does not know it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MemoryMode", "MemoryModes", "ModeNeeds", "recomputing"]
 
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
-_FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "cp_kind", "domain_gpus"))
+_FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "domain_gpus"))
 
 MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
 

@@ -324,7 +324,7 @@ def _extremes(replicas: Columns, pps: IntArray, mask: BoolArray, several: int, d
 def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     """Least memory of every row, over all pipelines and modes of them."""
     size = len(rows["tp"])
-    pipelines = modes.space.with_smallest_pipelines({**rows, "_row": np.arange(size)})
+    pipelines = modes.space.with_smallest_pipelines(modes.space.with_context_kinds({**rows, "_row": np.arange(size)}))
     # Whole groups of micro-batches fill the pipeline.
     pipelines = selected(pipelines, ~IN_GROUPS[pipelines["schedule"]] | (pipelines["deep"] > 0))
     least = np.full(size, np.inf)

@@ -40,4 +40,7 @@ def test_what_fails() -> None:
         "a: median error 5.6 %, on record 5.0 %"
     ]
     assert worse({"a": same["a"], "a, c": {}}, record, "a") == ["a, c: not on record", "a, b: no longer scored"]
+    assert worse({"a": {"mean": 0.01, "rows": 8}}, {"a": {"mean": 0.10, "rows": 9}}, "a") == [
+        "a: 8 rows scored, on record 9"
+    ]
     assert worse({**same, "a, b": {"mean": 0.2}}, record, "a") == ["a, b: memory error None, on record 0.1"]

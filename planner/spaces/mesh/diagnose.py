@@ -115,14 +115,14 @@ class MeshDiagnosis(Diagnosis):
     def reason(self, fixed: MeshRestriction) -> str:
         space, setting = self.space, self.space.resolved.setting
         least = {field: bounds.least for field, bounds in fixed.degrees.items()}
-        degrees = single(fixed.degrees)
+        degrees, schedules = single(fixed.degrees), space.model.workload.framework.rules.schedules
         problems = [
             *too_many_gpus(least, setting.gpus),
             *no_such_division(degrees),
             *_no_share_of_batch(degrees, space.resolved),
-            *_too_many_blocks(space, least, fixed.names.get("schedule", SCHEDULES)),
+            *_too_many_blocks(space, least, fixed.names.get("schedule", schedules)),
         ]
-        left = _left(least, setting.global_batch)
+        left = {"schedule": [SCHEDULES.index(name) for name in schedules], **_left(least, setting.global_batch)}
         return "; ".join(problems) or reason_of_rules(space.rules, space.shape, fixed, setting.gpus, left)
 
     def nothing_fits(self, miss: NearestMiss | None) -> Exception:

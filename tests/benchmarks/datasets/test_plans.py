@@ -366,6 +366,6 @@ def test_words_of_schedules(text: str, vpp: str, schedule: str) -> None:
 def test_a_schedule_that_is_not_known_and_chunks_that_are_not_stated_are_noted() -> None:
     interleaved = run(schedule="interleaved")
     assert interleaved.row.defaults["vpp"] == "the fastest that fits"
-    assert seconds(interleaved) == seconds(run(vpp="2"))
+    assert seconds(interleaved) == min(seconds(run(vpp=chunks)) for chunks in ("2", "4", "8", "16"))
     assert plan_of(schedule="ZB-H1", pp="1", dp="16").schedule == "1f1b"
     assert seconds(run(schedule="ZB-H1")) < seconds(run()) < seconds(run(schedule="GPipe", recompute="full")) * 1.001

@@ -65,7 +65,8 @@ def _on(model: MeshModel, cluster: Cluster, plans: list[MeshPlan]) -> MeshCosts:
 )
 def test_better_hardware_is_never_slower(seed: int, what: str, factor: float) -> None:
     model, plans = _case(seed)
-    # What several exchanges hide behind at once has tests of its own, below.
+    # What several exchanges hide behind at once has tests of its own, below; so transfers between stages hide behind nothing here.
+    model = MeshModel.build(model.workload, model.cluster, replace(model.assumptions, pp_overlap=0.0))
     plans = [plan for plan in plans if plan.zero_stage < 3 and not plan.offload_activations]
     # Uniform layouts follow the network alone.
     plans += [replace(plan, stage_blocks=()) for plan in plans]

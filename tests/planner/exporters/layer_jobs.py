@@ -11,6 +11,7 @@ from costmodel.hardware.efficiency import Efficiency
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
@@ -196,8 +197,8 @@ def decodernetwork() -> Graph:
 
 def predicted_tensor_elements(plan: MeshPlan) -> float:
     """Elements that a rank sends for tensor parallelism in a step of the decoder, the three all-reduces of the loss left out."""
-    costs = MeshModel.build(
-        roofline_workload(decodernetwork(), _DEVICE, plan.global_batch), _UNIT_LINKS
-    ).evaluate_plans([plan])
+    workload = roofline_workload(decodernetwork(), _DEVICE, plan.global_batch)
+    # DTensor keeps what it gathered for the backward pass.
+    costs = MeshModel.build(workload, _UNIT_LINKS, MeshAssumptions(column_overlap=0.0)).evaluate_plans([plan])
     rows = plan.micro_batch * 8
     return float(costs.tp_exposed_s[0]) / 4 - 3 * 2 * (plan.tp - 1) / plan.tp * rows

@@ -83,6 +83,12 @@ def stated(row: Row) -> dict[str, float]:
     return {**found, "gathered_copies": 1.0} if row.flag("gathered_inputs") else found
 
 
+def balanced(meant: plans.Question) -> dict[str, float]:
+    """What published runs of a framework that forces equal loads of experts have, and others of it have not."""
+    forced = meant.framework.defaults.forces_balance and "moe" in meant.graph.kinds
+    return {"expert_spread": 0.0, "biased_spread": 0.0} if forced else {}
+
+
 def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
     """A row of a transformer as a user would ask it, with the plan that it means."""
     meant = plans.asked(row)
@@ -95,7 +101,7 @@ def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
         seq=row.count("seq"),
         precision=meant.precision.name,
         framework=meant.framework.name or None,
-        assume=stated(row) or None,
+        assume=stated(row) | balanced(meant) or None,
         tp=plan.tp,
         cp=plan.cp,
         ep=plan.ep,
