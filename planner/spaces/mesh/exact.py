@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodel.framework import recompute_as_needed
 from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
+from costmodel.schedules import schedule_of
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.question.fixed import flag_of, left_open, near_multiples, single
@@ -62,19 +63,20 @@ class _Builder:
         get = self.degrees.get
         replicate, shard, zero = self._data_parallel()
         micro_batch, num_micro_batches = self._micro_batches(replicate * shard)
+        schedule = self.names.get("schedule", "interleaved" if get("vpp", 1) > 1 else "1f1b")
         plan = MeshPlan(
             tp=get("tp", 1),
             cp=get("cp", 1),
             ep=get("ep", 1),
             etp=get("etp", 1),
             pp=get("pp", 1),
-            vpp=get("vpp", 1),
+            vpp=get("vpp", max(schedule_of(schedule).vpp, 1)),  # schedules in a V have two chunks
             dp_replicate=replicate,
             dp_shard=shard,
             zero_stage=zero,
             micro_batch=micro_batch,
             num_micro_batches=num_micro_batches,
-            schedule=self.names.get("schedule", "interleaved" if get("vpp", 1) > 1 else "1f1b"),
+            schedule=schedule,
             cp_kind=self.names.get("cp_kind", MeshPlan().cp_kind),
             order=self.names.get("order", MeshPlan().order),
             domain_gpus=get("domain_gpus", 0),

@@ -348,3 +348,11 @@ def test_nothing_is_searched_where_the_batch_divides(monkeypatch: pytest.MonkeyP
     assert batch_said(Request(model="gpt3-1.3b", gpus=16, batch=64)) == []
     with pytest.raises(AssertionError):
         batch_said(Request(model="gpt3-1.3b", gpus=16, batch=63))
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [("zb_v", 2), ("dualpipe_v", 2), ("zb_h2", 1)])
+def test_a_schedule_that_has_one_number_of_chunks_states_it(document: Any, schedule: str, vpp: int) -> None:
+    question = f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --pp 4 --micro-batch 1 --schedule {schedule}"
+    (found,), (stated,) = (document(text)["plans"] for text in (question, f"{question} --vpp {vpp}"))
+    assert found["plan"]["vpp"] == vpp
+    assert found == stated
