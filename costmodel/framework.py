@@ -39,14 +39,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.arrays import FloatArray
+from costmodel.arrays import FloatArray, largest_of
 from costmodel.fields import as_run, assumption, with_values
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
@@ -437,9 +436,6 @@ def tensors_of(layer: Layer) -> int:
 def slowest_of(workers: ArrayLike, spread: float) -> FloatArray:
     """How long the slowest of some devices takes on average, over one of them: their times are normally distributed.
 
-    The expected maximum of n draws is that of the quantile (n - 3/8) / (n + 1/4) (Blom, Statistical Estimates and Transformed
-    Beta-Variables, 1958).
-
     Parameters
     ----------
     workers : array of int
@@ -449,11 +445,7 @@ def slowest_of(workers: ArrayLike, spread: float) -> FloatArray:
     >>> slowest_of([1, 8, 64, 1024], 0.08 / 5.4).round(3).tolist()
     [1.0, 1.021, 1.035, 1.048]
     """
-    numbers, place = np.unique(np.asarray(workers), return_inverse=True)
-    if spread == 0.0:
-        return np.ones(np.shape(workers))
-    found = [1.0 + spread * NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in numbers.tolist()]
-    return np.asarray(np.array(found)[place].reshape(np.shape(workers)))
+    return np.asarray(1.0 + spread * largest_of(workers))
 
 
 def copy_s(batch_bytes: ArrayLike, workers: ArrayLike, cluster: Cluster) -> FloatArray:

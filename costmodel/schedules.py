@@ -49,9 +49,8 @@ __all__ = [
 class Instruction:
     """One piece of work of a rank."""
 
-    kind: (
-        str  # "F" forward, "B" backward (where weight gradients are delayed: input gradient only), "W" weight gradient
-    )
+    # "F" forward, "B" backward (where weight gradients are delayed: of the input only), "W" gradient of the weights
+    kind: str
     chunk: int
     micro_batch: int
     # Whether it runs together with the next one: both begin when both can, and give their results when both are done.

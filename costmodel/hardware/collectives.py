@@ -201,19 +201,13 @@ def collective(
     return register
 
 
-def names_of(operation: str, *, by_default: bool = False, in_libraries: bool = False) -> tuple[str, ...]:
-    """Algorithms of an operation in the order that breaks ties: all, those chosen by default, or those that libraries run.
+def names_of(operation: str, *, by_default: bool = False) -> tuple[str, ...]:
+    """Algorithms of an operation in the order that breaks ties: all, or those chosen by default.
 
-    >>> names_of("all_to_all"), names_of("all_reduce", in_libraries=True)
-    (('pairwise',), ('ring', 'double-tree', 'in-network'))
+    >>> names_of("all_to_all"), names_of("reduce_scatter", by_default=True)
+    (('pairwise',), ('ring', 'recursive-halving', 'hierarchical'))
     """
-    return tuple(
-        c.name
-        for c in COLLECTIVES.values()
-        if c.operation == operation
-        and (c.by_default or not by_default)
-        and ((c.protocols and not c.in_engines) or not in_libraries)
-    )
+    return tuple(c.name for c in COLLECTIVES.values() if c.operation == operation and (c.by_default or not by_default))
 
 
 def _ceil_log2(count: FloatArray) -> FloatArray:

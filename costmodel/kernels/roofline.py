@@ -69,7 +69,7 @@ __all__ = [
 POWER_EXPONENT = 0.6
 
 _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
-# Formats whose kernels run through the whole inner loop in one piece: DeepGEMM (csrc/jit_kernels/impls, sm90_fp8_gemm_1d2d) adds up blocks
+# Formats whose kernels do not split the inner loop over several tiles: DeepGEMM (csrc/jit_kernels/impls, sm90_fp8_gemm_1d2d) adds up blocks
 # of 128 in fp32, and has no tiles that share a sum.
 _UNCUT = frozenset({"fp8_block"})
 # Algorithms, and the fraction that applies to them: fused attention, and convolutions that run outside the matrix cores.

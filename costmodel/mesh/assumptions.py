@@ -51,8 +51,8 @@ class MeshAssumptions:
     )
     pp_overlap: float = assumption(
         0.9,
-        "share of the forward pass of a chunk behind which what stages exchange travels, where ranks have other chunks to run, or "
-        "gradients of weights that a zero-bubble schedule puts off",
+        "transfers between stages are hidden behind another pass of the rank, up to this share of a chunk's forward pass, where the rank "
+        "has another chunk to run (interleaved) or gradients of weights that were put off (zero-bubble)",
         "Megatron-LM, megatron/core/pipeline_parallel/schedules.py: with interleaving, sends and receives are started before a chunk and "
         "waited for after it (overlap_p2p_comm, its default); 1F1B waits at once; zero-bubble schedules count on it (Qi et al., "
         "arXiv:2401.10241); 10 % is lost to interference, as in dp_overlap",
@@ -266,7 +266,7 @@ class MeshAssumptions:
     )
     hosted_gradients: float = assumption(
         0.0,
-        "1: where the optimizer is on the host, gradients go there as each module's are found; 0: they add up on the device",
+        "1: where the optimizer is on the host, gradients go there as soon as those of a module are computed; 0: they add up on the device",
         "Megatron-LM --optimizer-cpu-offload copies them for the update; 1 in DeepSpeed (ZeRO-Offload, arXiv:2101.06840, section 4.1)",
     )
     gradient_copies: float = assumption(

@@ -51,7 +51,7 @@ from costmodel.mesh.plan import ORDERS, MeshBatch
 from costmodel.mesh.tensor_parallel import LayerRole, Move, expert_load, rows_held
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.base import positions_of
-from costmodel.network.layers.mixture import MixtureParams, largest_of
+from costmodel.network.layers.mixture import MixtureParams, excess_share
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
@@ -410,7 +410,7 @@ def domain_share(domains: FloatArray, ep: IntArray) -> FloatArray:
     >>> domain_share(np.array([1.0, 8.0, 64.0]), np.array([64, 64, 64])).round(3).tolist()
     [0.0, 0.217, 1.0]
     """
-    return np.asarray(np.sqrt(domains / ep) * largest_of(domains) / np.maximum(largest_of(ep), largest_of(np.array(2))))
+    return np.asarray(np.sqrt(domains / ep) * excess_share(domains, ep))
 
 
 # Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit

@@ -25,7 +25,7 @@ from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.tensor_parallel import LayerRole, chunks_of, in_mlp, rows_held, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
-from costmodel.network.layers.mixture import largest_of
+from costmodel.network.layers.mixture import excess_share
 from costmodel.schedules import KEEPS_ALL
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
@@ -86,24 +86,24 @@ def add_saved_inputs(total: dict[str, FloatArray], workload: Workload, kind: Mod
             total["saved_selective_bytes"] += elements * width
 
 
-# Sums whose largest is the peak of a run: some ranks, in thousands of steps.
+# Independent sums of loads in a run, the largest of which is the peak: some ranks, in thousands of steps.
 _SUMS = np.array(1e5)
 
 
 def kept_load(load: FloatArray, ep: FloatArray, mixtures: int) -> FloatArray:
     """Tokens that the fullest rank keeps of so many mixtures at the peak of a run, over the mean, where it computes ``load`` of one.
 
-    Loads of different mixtures and micro-batches are independent, so the excess of their sum grows with the root of their number (a first
-    stage keeps as many micro-batches of a layer as the network has more layers than it); the peak is the largest of `_SUMS` of them.
+    Loads of different mixtures and micro-batches are independent, so the excess of their sum grows with the root of their number: with p
+    stages the first one has a p-th of the mixtures, and keeps p micro-batches of each. The peak is the largest of `_SUMS` such sums.
 
     Examples
     --------
+    >>> from costmodel.arrays import largest_of
     >>> load = 1 + 0.25 * largest_of(np.array([8.0]))  # of 8 ranks with 16 experts each
     >>> (kept_load(load, np.array([8.0]), 94) - 1).round(3).tolist()  # 0.25 x 4.37 / sqrt(94)
     [0.113]
     """
-    worst = largest_of(_SUMS) / np.maximum(largest_of(ep), largest_of(np.array(2)))
-    return np.asarray(1.0 + (load - 1.0) * np.minimum(worst / np.sqrt(mixtures), 1.0))
+    return np.asarray(1.0 + (load - 1.0) * np.minimum(excess_share(_SUMS, ep) / np.sqrt(mixtures), 1.0))
 
 
 def add_saved_layer(

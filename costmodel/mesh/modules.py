@@ -330,7 +330,7 @@ class ModuleTable:
     tp_backward_starts: FloatArray
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
     chunk_bytes: (
-        FloatArray  # one chunk of a feed-forward part that is computed in chunks: its tensors and their gradients
+        FloatArray  # tensors of one chunk of a feed-forward part that is computed in chunks, and their gradients
     )
 
     @classmethod

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.framework import slowest_of
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, largest_of, rows_of
 from costmodel.mesh.communication import GroupTimes, mesh_strides, p2p_s, sent_bytes
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
@@ -201,7 +200,7 @@ def slowest_draw(batch: MeshBatch) -> FloatArray:
 
     The m micro-batches of a replica have independent normal times x; where S stages take as long for each of them, a pipeline takes
     sum(x) + (S - 1) max(x) (Pinedo, Scheduling, proportionate flow shops), of v chunks per rank v sum(x) + (S - 1) max(x). The exchange of
-    gradients waits for the slowest of dp replicas. With z(n) the expected largest of n normal draws (`costmodel.framework.slowest_of`), the
+    gradients waits for the slowest of dp replicas. With z(n) the expected largest of n normal draws (`costmodel.arrays.largest_of`), the
     covariance 1 of sum(x) and max(x), and nothing for the variance of max(x):
 
         (v m + S - 1) draw = (S - 1) z(m) + z(dp) sqrt(v^2 m + 2 v (S - 1))
@@ -212,8 +211,9 @@ def slowest_draw(batch: MeshBatch) -> FloatArray:
     [0.0, 0.717, 0.21]
     """
     m, v, fill = batch.num_micro_batches, batch.vpp, batch.pp - 1.0
-    replicas, longest = slowest_of(batch.dp, 1.0) - 1.0, slowest_of(m, 1.0) - 1.0
-    return np.asarray((fill * longest + replicas * np.sqrt(v * v * m + 2.0 * v * fill)) / (v * m + fill))
+    return np.asarray(
+        (fill * largest_of(m) + largest_of(batch.dp) * np.sqrt(v * v * m + 2.0 * v * fill)) / (v * m + fill)
+    )
 
 
 def alone_share(batch: MeshBatch) -> FloatArray:

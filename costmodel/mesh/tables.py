@@ -39,7 +39,7 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.network.layers.attention import one_document
 from costmodel.network.layers.base import PassWork
-from costmodel.network.layers.mixture import MixtureParams
+from costmodel.network.layers.mixture import MixtureParams, received
 from costmodel.precision import Precision
 from costmodel.workload import Workload
 
@@ -185,7 +185,7 @@ def expert_bytes(
         ``node_copies``.
     """
     params = layer.params
-    rows = rows_held(layer, shard) * params.top_k * params.capacity_factor * shard.load
+    rows = received(params, rows_held(layer, shard), shard)
     inside, outside = rows * np.ceil(params.ffn / shard.split_out), rows * layer.output_shape[0]
     entering = (params.matrices - 1.0) * inside  # the activation
     weights = np.ceil(params.experts / shard.experts) * np.ceil(params.ffn / shard.split_out) * params.matrices
@@ -218,7 +218,7 @@ def sorted_rows(params: MixtureParams, shard: Shard, assumptions: MeshAssumption
     """
     if not assumptions.node_copies and not assumptions.is_padded:
         return np.minimum(reached(shard.experts, np.array(float(params.top_k))) * shard.load, shard.experts) - 1.0
-    copies = params.top_k * params.capacity_factor * shard.load
+    copies = received(params, np.ones_like(shard.load), shard)
     return np.where((shard.experts > 1.0) & (shard.experts < params.experts), 2.0 * copies, 0.0)
 
 

@@ -290,9 +290,8 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     if not passes:
         parts = {name: 0.0 * value for name, value in parts.items()}
     between = decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0)
-    pause = np.maximum(
-        np.where(_is_mixed(model, batch), prefill.through_s, between), tpot
-    )  # several prompts may come between two passes
+    # Several prompts may come between two passes.
+    pause = np.maximum(np.where(_is_mixed(model, batch), prefill.through_s, between), tpot)
     return {
         "ttft_s": ttft,
         "tpot_s": tpot,

@@ -89,7 +89,7 @@ SENTENCES: Mapping[str, str] = {
     "group_slows": "{group} would only slow the best plan down and stays idle",
     "group_no_better": "{group} would make the best plan no better and stays idle",
     "group_not_used": "{group} is not in the best plan found and stays idle",
-    "groups_shared": "plans whose pipelines share no group are no {better}; not all that do were looked at",
+    "groups_shared": "no plan with GPUs of its own for every pipeline is {better}; plans whose pipelines share a group were not all tried",
     "fullest_device": "most of the fullest device ({group}) are {largest}: {largest_bytes:bytes}",
     "not_proven": (
         "the best plan is not proven: another could be up to {gap:share} {better}; --time-limit gives the search longer"

@@ -185,6 +185,13 @@ def _seen(queries: FloatArray, keys: FloatArray, causal: bool, window: int) -> F
     return queries * near - 0.5 * near * near
 
 
+def _pairs(documents: Documents | None, queries: float, keys: float, *, causal: bool, window: int) -> float:
+    """Pairs (query, key) per sequence and head, of a sequence that is one document, or of several that are packed into it."""
+    if documents is None:
+        return pairs_of_positions(queries, keys, causal=causal, window=window)
+    return documents.pairs(causal=causal, window=window)
+
+
 @lru_cache(maxsize=64)
 def one_document(positions: int) -> Documents:
     """A sequence that is one document."""
@@ -347,11 +354,7 @@ def _grouped_sizes(
     """Sizes where keys and values have their own number of heads; ``positions`` are shapes of the queries and the keys."""
     heads, kv_heads = held_heads(params.heads, shard), held_heads(params.kv_heads or params.heads, shard)
     queries, keys, dim = positions_of(positions[0], shard), float(positions[1][1]), float(params.head_dim)
-    if documents is None:
-        seen = pairs_of_positions(positions[0][1], keys, causal=causal, window=window)
-    else:
-        seen = documents.pairs(causal=causal, window=window)
-    fraction = seen / (positions[0][1] * keys)
+    fraction = _pairs(documents, positions[0][1], keys, causal=causal, window=window) / (positions[0][1] * keys)
     per_query, per_key = shard.batch * queries * dim, shard.batch * keys * dim
     scores = shard.batch * heads * queries * keys
     return Sizes(
@@ -581,8 +584,7 @@ class LatentAttention(DotProductAttention):
             float(p.value_dim),
         )
         scores = shard.batch * heads * queries * positions
-        packed = one_document(positions) if layer.documents is None else layer.documents
-        seen = packed.pairs(causal=p.causal, window=0)
+        seen = _pairs(layer.documents, positions, positions, causal=p.causal, window=0)
         return Sizes(
             heads=heads,
             queries=queries,

@@ -216,9 +216,8 @@ class Shard:
     # Pieces that the positions of a sequence are cut into (context or sequence parallel), and workers that share the experts.
     sequence: FloatArray = field(default_factory=lambda: np.ones(()))
     experts: FloatArray = field(default_factory=lambda: np.ones(()))
-    load: FloatArray = field(
-        default_factory=lambda: np.ones(())
-    )  # tokens of the worker whose experts get most, over the mean
+    # Tokens of the worker whose experts get most, over the mean.
+    load: FloatArray = field(default_factory=lambda: np.ones(()))
 
     def __post_init__(self) -> None:
         """Give every field the same shape."""

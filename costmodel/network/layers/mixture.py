@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, largest_of
 from costmodel.network.layers.base import (
     InnerExchange,
     Kernel,
@@ -26,7 +25,7 @@ from costmodel.network.layers.base import (
 )
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 
-__all__ = ["Mixture", "MixtureParams", "fullest_rank", "largest_of"]
+__all__ = ["Mixture", "MixtureParams", "excess_share", "fullest_rank", "received"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,24 +69,11 @@ class MixtureParams:
         return self.router_bias and not self.bias
 
 
-def largest_of(numbers: FloatArray | IntArray) -> FloatArray:
-    """How many standard deviations the largest of so many normal numbers is expected above their mean.
-
-    The normal quantile of ``(n - 3/8) / (n + 1/4)`` (G. Blom, Statistical Estimates and Transformed Beta Variables, 1958).
-
-    >>> largest_of(np.array([1, 8, 64])).round(2).tolist()
-    [0.0, 1.43, 2.34]
-    """
-    several, index = np.unique(numbers, return_inverse=True)
-    found = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in several.tolist()]
-    return np.array(found)[index.reshape(np.shape(numbers))]
-
-
 def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: float = 0.0) -> FloatArray:
     """Tokens of the rank whose experts get most of them, over those of the mean rank.
 
     The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it, and ``ep`` such sums have
-    their largest at `largest_of`. A ``capacity_factor`` that the network states says it instead.
+    their largest at `costmodel.arrays.largest_of`. A ``capacity_factor`` that the network states says it instead.
 
     Parameters
     ----------
@@ -108,6 +94,15 @@ def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: f
         return np.full(len(ep), params.capacity_factor)
     load = 1.0 + spread * np.sqrt(ep / params.experts) * largest_of(ep)
     return np.asarray(np.minimum(load, capacity) if capacity else load)
+
+
+def excess_share(numbers: FloatArray | IntArray, ep: FloatArray | IntArray) -> FloatArray:
+    """How far the largest of so many equally uneven loads exceeds their mean, over how far that of ``ep`` ranks does.
+
+    >>> excess_share(np.array([8, 64]), np.array([64, 64])).round(3).tolist()
+    [0.614, 1.0]
+    """
+    return np.asarray(largest_of(numbers) / np.maximum(largest_of(ep), largest_of(np.array(2))))
 
 
 @register(
@@ -175,7 +170,7 @@ class Mixture(LayerFamily):
         # Weights and sums the answers; its gradient also needs the product of answer and gradient for the router.
         combine = Kernel(flop=2.0 * sent * d, elements=(tokens + sent) * d)
         combine_back = Kernel(flop=3.0 * sent * d, elements=(tokens + 2.0 * sent) * d)
-        networks = [_routed(p, d, _received(p, tokens, shard), shard)]
+        networks = [_routed(p, d, received(p, tokens, shard), shard)]
         if p.shared_width:
             networks.append(_network(p, d, tokens, np.ceil(p.shared_width / shard.split_out), np.ones_like(tokens)))
         through = (combine_back, *(kernel for network in networks for kernel in network.through))
@@ -205,7 +200,7 @@ class Mixture(LayerFamily):
         """
         p: MixtureParams = layer.params
         tokens = shard.batch * positions_of(layer.output_shape, shard)
-        rows = _received(p, tokens, shard)
+        rows = received(p, tokens, shard)
         hidden = float(p.matrices) * np.ceil(p.ffn / shard.split_out)  # 2f before and f after a gate; f and f without
         shared = float(p.matrices) * np.ceil(p.shared_width / shard.split_out)
         return np.asarray(rows * (layer.output_shape[0] + hidden) + tokens * (shared + 2.0 * p.experts))
@@ -213,14 +208,14 @@ class Mixture(LayerFamily):
     def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """The dispatched tokens, and what leaves the activations."""
         p: MixtureParams = layer.params
-        rows = _received(p, shard.batch * positions_of(layer.output_shape, shard), shard)
+        rows = received(p, shard.batch * positions_of(layer.output_shape, shard), shard)
         return np.asarray(rows * layer.output_shape[0] + self.repeated_elements(layer, shard))
 
     def repeated_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """What leaves the activations (as that of a gated feed-forward part; DeepSeek-V3, arXiv:2412.19437, section 3.3.3)."""
         p: MixtureParams = layer.params
         tokens = shard.batch * positions_of(layer.output_shape, shard)
-        rows = _received(p, tokens, shard)
+        rows = received(p, tokens, shard)
         return np.asarray(rows * np.ceil(p.ffn / shard.split_out) + tokens * np.ceil(p.shared_width / shard.split_out))
 
 
@@ -274,7 +269,7 @@ class _Network:
         return (self.down.weight_gradient, self.up.weight_gradient)
 
 
-def _received(params: MixtureParams, tokens: FloatArray, shard: Shard) -> FloatArray:
+def received(params: MixtureParams, tokens: FloatArray, shard: Shard) -> FloatArray:
     """Tokens that the experts of the fullest worker get, where each worker sends so many."""
     return np.asarray(tokens * params.top_k * params.capacity_factor * shard.load)
 
