@@ -146,14 +146,17 @@ def knowledge_with(
     """What a calibration, the bundled one unless given, says about errors of a framework's steps on some devices."""
     bundled = load_calibration().calibration
     calibration = bundled if given is None else given
-    own_kind = framework_of(framework).errors_of or framework_of(framework).name
-    own_models = {**bundled.error_models, **calibration.error_models}
-    kind = "images" if not is_transformer else own_kind if own_kind in own_models else "transformers"
+    kind = "images"
+    if is_transformer:
+        named = framework_of(framework)
+        own_kind = named.errors_of or named.name
+        kind = own_kind if own_kind in {**bundled.error_models, **calibration.error_models} else "transformers"
     model = error_model(calibration, bundled, kind, is_transformer=is_transformer, devices=devices)
     if framework and kind == "transformers" and not model.basis:
         model = replace(model, basis=f"too few runs of {framework} are known for errors of its own")
+    own = bool(calibration.error_models) or _says_more(calibration, bundled)
     return Knowledge(
-        calibration=(calibration if calibration.error_models or _says_more(calibration, bundled) else bundled).name,
+        calibration=calibration.name if own else bundled.name,
         kind=kind,
         model=model,
         log_sd={name: _log_sd(calibration, bundled, name) for name in names},

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
 
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
-_OF_ONE_KIND = "of steps on one kind of device, since no table of runs that it is made from mixes several"
+_OF_ONE_KIND = "of steps on one kind of device: none of the runs that it is made from mixes several"
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
 
 

@@ -251,7 +251,7 @@ def test_intervals_are_those_of_one_kind_of_device(answer: Ask, tmp_path: Path) 
     found = json.loads(answer("optimize", *QUESTION, "--time-limit", "10", "--export", file, "--json"))
     schema_of("result").model_validate(found)
     assert found["error_bars"]["kind"] == "transformers"
-    assert "no table of runs that it is made from mixes several" in found["error_bars"]["basis"]
+    assert "none of the runs that it is made from mixes several" in found["error_bars"]["basis"]
     assert found["benchmark_list"] == []
     plain = json.loads(
         answer("optimize", "gpt2-774m", "--gpus", "8", "--cluster", "dgx-a100", "--batch", "32", "--json")
@@ -269,7 +269,7 @@ def test_intervals_are_those_of_one_kind_of_device(answer: Ask, tmp_path: Path) 
     one = json.loads(answer("estimate", "--plan", file, "--json"))
     assert one["error_bars"] == found["error_bars"]
     assert one["plans"][0]["step_time_high_s"] == pytest.approx(found["plans"][0]["step_time_high_s"])
-    assert "no table of runs that it is made from mixes several" in " ".join(
+    assert "none of the runs that it is made from mixes several" in " ".join(
         answer("estimate", "--plan", file, "-v").split()
     )
 
