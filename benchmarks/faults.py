@@ -80,7 +80,7 @@ FAULTS = [
         ("return workers * token_s if", "return token_s if", "tokens/s per GPU not divided"),
         ("needed = workload.first_tokens + output", "needed = workload.first_tokens", "context without the answer"),
         ("np.max(end_s - slack_s(backward_s), axis=1)", "np.max(end_s, axis=1)", "stages that wait hide nothing"),
-        ("spread * NormalDist().inv_cdf((n - 0.375) /", "spread * NormalDist().inv_cdf((n - 0.5) /", "slowest of n workers"),
+        ("NormalDist().inv_cdf((n - 0.375) /", "NormalDist().inv_cdf((n - 0.5) /", "slowest of n workers"),
         ("np.minimum(count, node) / count / storage", "np.minimum(count, 1) / count / storage", "one worker of a node reads"),
         ("of_parts + model.shared_log_sd**2 + model", "of_parts + model", "intervals without the shared error"),
         ("math.ceil(share * draws - EQUAL)", "math.floor(share * draws - EQUAL)", "list of plans that is too short"),
