@@ -152,16 +152,11 @@ class MeshAssumptions:
     expert_spread: float = assumption(
         1.0,
         "standard deviation of the tokens of an expert over their mean, of routers balanced by an auxiliary loss: those that share the "
-        "experts wait for the rank that gets most; 0: all get equally many, as with --moe-router-force-load-balancing",
+        "experts wait for the rank that gets most; a bias per expert that follows the loads (DeepSeek-V3) leaves 0.06 of it; 0: all get "
+        "equally many, as with --moe-router-force-load-balancing",
         "as in serving, where two gains of a load balancer say it. In training it falls: 2.2 with new routers (Megatron-MoE-ModelZoo, "
         "best_practice/qwen3: forced and real balance of 235B differ as ranks of 16 experts with 1.8 times the mean explain), 0.3 in the "
         "end (Wang et al., arXiv:2408.15664, table 2: of 64 experts the fullest has 1.72 times the mean)",
-    )
-    biased_spread: float = assumption(
-        0.06,
-        "the same of routers balanced by a bias per expert that follows the loads (DeepSeek-V3)",
-        "expert_spread times 0.04 / 0.72, how far the fullest expert exceeds the mean with such a bias and with an auxiliary loss "
-        "(arXiv:2408.15664, table 2)",
     )
     expert_capacity: float = assumption(
         0.0,
@@ -206,11 +201,6 @@ class MeshAssumptions:
         "clipping by the norm of all gradients (PyTorch clip_grad_norm_; Megatron-LM megatron/core/optimizer/clip_grads.py) and "
         "zero_grad; no trainer of language models goes without",
     )
-    zero_overlap: float = assumption(
-        1.0,
-        "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run after the backward pass",
-        "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
-    )
     gather_overlap: float = assumption(
         1.0,
         "share of the weights gathered for the backward pass (ZeRO-3) that travels behind it; 0: the device waits for them",
@@ -218,7 +208,8 @@ class MeshAssumptions:
     )
     zero_whole: float = assumption(
         0.0,
-        "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once; 0: they scatter the sums bucket by bucket",
+        "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once, when the backward pass is over, and gather all "
+        "weights at once; 0: they scatter the sums bucket by bucket, behind the passes",
         "Megatron-LM's distributed optimizer scatters",
     )
     shard_piece_s: float = assumption(
@@ -261,8 +252,9 @@ class MeshAssumptions:
     autograd_copies: float = assumption(
         0.0,
         "1: plain autograd. The activation of a gated feed-forward part is kept next to its product and computed in a kernel of its own, "
-        "rotary embeddings and changes of layout around the attention are kernels of their own; 0: fused functions",
-        "nanotron, src/nanotron/models/llama.py; Megatron-LM's fused SwiGLU and rotary embeddings",
+        "rotary embeddings, changes of layout around the attention, dropout before an adapter and the scaling behind it are kernels of "
+        "their own; 0: fused functions",
+        "nanotron, src/nanotron/models/llama.py; Hugging Face PEFT, tuners/lora/layer.py; Megatron-LM's fused SwiGLU and rotary embeddings",
     )
     hosted_gradients: float = assumption(
         0.0,
@@ -279,11 +271,6 @@ class MeshAssumptions:
         "1: root-mean-square norms are written out: a kernel for each operation, in fp32, and what they keep is a copy in fp32; 0: one "
         "kernel each way",
         "none unless a framework says otherwise: fused norms of Megatron-LM, Transformer Engine, PyTorch and Triton",
-    )
-    adapter_copies: float = assumption(
-        0.0,
-        "1: what enters an adapter goes through dropout first, and what leaves it is scaled, each in a kernel of its own; 0: neither",
-        "none unless a framework says otherwise",
     )
     gathered_copies: float = assumption(
         0.0,

@@ -139,7 +139,7 @@ class StepEnd:
         if assumptions.zero_whole:
             reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
-        hiding = np.where((stage == 1) | (stage == 2), assumptions.zero_overlap, 1.0) * backward
+        hiding = np.where(stage == 1, 1.0 - assumptions.zero_whole, 1.0) * backward
         embedding = self.embedding_trainable * self.gradient_width
         last = np.maximum(self.times.bucket_bytes, embedding)
         exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)
@@ -160,7 +160,7 @@ class StepEnd:
         bucket = self.times.bucket_bytes * precision.gathered_bytes / self.gradient_width
         last = np.maximum(bucket, self.embedding_trainable * precision.weight_bytes)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
-        forward = assumptions.zero_overlap * forward
+        forward = np.where(stage == 1, 1.0 - assumptions.zero_whole, 1.0) * forward
         exposed = exposed_exchange(assumptions, gather, moved[0] + moved[1], forward, last)
         if assumptions.shard_piece_s:
             pieces = self.division.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)

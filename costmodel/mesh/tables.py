@@ -104,7 +104,7 @@ def unfused_bytes(
     width : float
         Bytes of an activation.
     assumptions : MeshAssumptions
-        ``loss_bytes_per_logit``, ``softmax_multiple``, ``autograd_copies``, ``norm_copies`` and ``adapter_copies``.
+        ``loss_bytes_per_logit``, ``softmax_multiple``, ``autograd_copies`` and ``norm_copies``.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def _plain_bytes(
         normed = assumptions.norm_copies * elements
     elif layer.kind == "linear" and layer.lora_rank:
         entering = rows_held(layer, shard) * shard.in_channels
-        forward = backward = assumptions.adapter_copies * (_ADAPTER_IN * entering + _ADAPTER_OUT * elements)
+        forward = backward = assumptions.autograd_copies * (_ADAPTER_IN * entering + _ADAPTER_OUT * elements)
     elif layer.kind == "glu":
         forward, backward = copies * _GATE_FORWARD * elements, copies * _GATE_BACKWARD * elements
     elif layer.kind == "self_attention" and layer.params.fused:

@@ -187,7 +187,6 @@ def _objective(given: Any, mode: str, values: Values) -> str:
 # Assumptions that say how far something is so, from 0 to 1, beside those whose names end in _overlap or _share.
 _SHARES = frozenset(
     (
-        "adapter_copies",
         "autograd_copies",
         "captured",
         "channels_first",

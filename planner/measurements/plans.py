@@ -189,7 +189,7 @@ def _stated_of_experts(row: Row, framework: Framework) -> dict[str, float]:
     usual = "forced" if framework.defaults.forces_balance else "dropless"
     balance = row.text("expert_balance") or row.default("expert_balance", usual)
     if balance == "forced":
-        return {**copies, "expert_spread": 0.0, "biased_spread": 0.0, "expert_capacity": 0.0}
+        return {**copies, "expert_spread": 0.0, "expert_capacity": 0.0}
     if balance == "dropless":
         return {**copies, "expert_capacity": 0.0}
     return {

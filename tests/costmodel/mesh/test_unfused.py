@@ -79,18 +79,20 @@ def test_norms_of_heads_that_are_written_out() -> None:
 def test_dropout_before_adapters_and_scaling_behind_them() -> None:
     """Forward and backward, bytes: 5 for every number that enters an adapter, 4 for every number that leaves it."""
 
-    def seconds(rank: int, copies: float) -> float:
+    def seconds(adapted: tuple[str, ...], copies: float) -> float:
         graph = decoder(blocks=2, features=_FEATURES, ffn=_INNER, positions=_POSITIONS, vocabulary=_WORDS)
         layers = tuple(
-            replace(each, frozen=True, lora_rank=rank if each.name.endswith(".up") else 0) for each in graph.layers
+            replace(each, frozen=True, lora_rank=4 if each.name.endswith(adapted) else 0) for each in graph.layers
         )
         model = make.model_of(
-            replace(graph, layers=layers), 4, make.ideal_cluster(), replace(make.BARE, adapter_copies=copies)
+            replace(graph, layers=layers), 4, make.ideal_cluster(), replace(make.BARE, autograd_copies=copies)
         )
         return float(model.evaluate_plans([MeshPlan(num_micro_batches=4)]).step_time_s[0])
 
-    each = _POSITIONS * (5 * _FEATURES + 4 * 2 * _INNER)
-    assert seconds(4, 1.0) - seconds(4, 0.0) == pytest.approx(4 * 2 * 2 * each / _rate(), rel=1e-9)
+    # Of the matrix that leads down. Gradients reach the one that leads up in both.
+    each = _POSITIONS * (5 * _INNER + 4 * _FEATURES)
+    down = [seconds((".up", ".down"), copies) - seconds((".up",), copies) for copies in (0.0, 1.0)]
+    assert down[1] - down[0] == pytest.approx(4 * 2 * 2 * each / _rate(), rel=1e-9)
 
 
 def test_casts_to_fp8_write_every_number_twice() -> None:

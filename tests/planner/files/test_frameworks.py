@@ -123,7 +123,7 @@ def test_what_nanotron_does_is_read_from_its_code() -> None:
     """One all-reduce of whole gradients behind the backward pass, weights gathered piece by piece."""
     found = framework_of("nanotron")
     applied = found.mesh_assumptions()
-    assert (applied.zero_whole, applied.zero_overlap) == (1.0, 0.0)
+    assert applied.zero_whole == 1.0
     # Twice through a cast (6 bytes), four kernels that read and write (8), two that read (4).
     assert applied.loss_bytes_per_logit == 2 * 6 + 4 * 8 + 2 * 4
     assert found.fitted == {"host_collective_s"}
@@ -134,7 +134,7 @@ def test_transformers_writes_its_layers_out() -> None:
     """Counted kernel by kernel in its code, nothing fitted; what replaces its layers is something else."""
     found = framework_of("Hugging Face Trainer")
     applied = found.mesh_assumptions()
-    assert (applied.norm_copies, applied.autograd_copies, applied.adapter_copies) == (1.0, 1.0, 1.0)
+    assert (applied.norm_copies, applied.autograd_copies) == (1.0, 1.0)
     # Two casts (6 bytes), a copy and its gradient (8 and 4 + 8), log-softmax (8 and 12), the chosen entries (4).
     assert applied.loss_bytes_per_logit == 2 * 6 + (8 + 4 + 8) + (8 + 12) + 4
     assert not found.fitted

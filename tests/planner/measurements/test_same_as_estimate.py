@@ -86,7 +86,7 @@ def stated(row: Row) -> dict[str, float]:
 def balanced(meant: plans.Question) -> dict[str, float]:
     """What published runs of a framework that forces equal loads of experts have, and others of it have not."""
     forced = meant.framework.defaults.forces_balance and "moe" in meant.graph.kinds
-    return {"expert_spread": 0.0, "biased_spread": 0.0} if forced else {}
+    return {"expert_spread": 0.0} if forced else {}
 
 
 def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
