@@ -35,7 +35,9 @@ from planner.measurements.tables import Row
 # Published runs on Blackwell, as their sources print them: NVIDIA's performance summary of Megatron-Bridge and its recipes for GB200, each
 # row with its page and commit. Pre-training only; what a recipe recomputes is that of scripts/performance/configs of Megatron-Bridge
 # (3dafb00 and 3d277f6): dense networks recompute nothing, and their FSDP moves activations to the host. "FP8" beside "MXFP8" is FP8-CS, as
-# the page of 26.02 wrote both ways.
+# the page of 26.02 wrote both ways. Also from there: which recipes have one kernel for all experts and hide their tokens behind another
+# micro-batch (MXFP8 of 26.06 but for Nemotron: cutedsl_fused_grouped_mlp, moe_a2a_overlap; *_workload_base_configs.py), and of gpt-oss in
+# BF16 the dispatcher (no moe_flex_dispatcher_backend but on B300 in 26.04) and recompute_modules.
 BLACKWELL = "blackwell_training"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"

@@ -190,8 +190,8 @@ StageCut = Literal["balanced", "equal", "threshold"]
 # Attention kernels: those made for the device, those of an earlier generation, which run on any, or those of the first one.
 Attention = Literal["newest", "portable", "first"]
 # When a cost counts, besides those that always do.
-Condition = Literal["on_fp4_devices", "in_fp16", "in_16_bits"]
-CONDITIONS: tuple[Condition, ...] = ("on_fp4_devices", "in_fp16", "in_16_bits")
+Condition = Literal["on_fp4_devices", "in_fp16", "in_16_bits", "in_mxfp8"]
+CONDITIONS: tuple[Condition, ...] = ("on_fp4_devices", "in_fp16", "in_16_bits", "in_mxfp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class Framework:
     costs : mapping of str to float
         Assumptions that it states: fields of `MeshAssumptions` and `LayerAssumptions`. The others are those of `costmodel.fields.as_run`.
     conditional : mapping of Condition to such a mapping
-        Costs that count on devices which compute in fp4, in fp16 (where losses are scaled) or in 16 bits.
+        Costs that count on devices which compute in fp4, in fp16 (where losses are scaled), in 16 bits or in mxfp8.
     fitted : frozenset of str
         Costs that were fitted to runs.
     serves : bool
@@ -356,14 +356,17 @@ class Framework:
             "on_fp4_devices": has_fp4,
             "in_fp16": name == "fp16",
             "in_16_bits": name in ("fp16", "bf16"),
+            "in_mxfp8": name == "mxfp8",
         }
         conditional = [costs for when, costs in self.conditional.items() if counts[when]]
         return {name: cost for costs in (self.costs, *conditional) for name, cost in costs.items()}
 
 
-# A well-tuned implementation. On Blackwell the host starts its kernels as CUDA graphs, as recipes of Megatron-Bridge do
-# (scripts/performance/configs).
-NO_FRAMEWORK = Framework(conditional={"on_fp4_devices": {"captured": 1.0}})
+# A well-tuned implementation. On Blackwell the host starts its kernels as CUDA graphs, in mxfp8 those of experts, too, as recipes of
+# Megatron-Bridge do (scripts/performance/configs).
+NO_FRAMEWORK = Framework(
+    conditional={"on_fp4_devices": {"captured": 1.0}, "in_mxfp8": {"expert_launches": 0.0, "dispatch_waits": 0.0}}
+)
 # Software of a run of which nothing is known but that it ran.
 UNKNOWN = Framework(name="unknown", attention="portable")
 

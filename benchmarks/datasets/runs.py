@@ -367,6 +367,7 @@ def _plan(row: Row, cells: Cells) -> None:
     cells.put("recompute_blocks", blocks)
     balance, capacity = balance_of(row.text("expert_balance"))
     cells.put("dispatcher", dispatcher_of(row.text("dispatcher")))
+    cells.put("expert_kernels", row.text("expert_kernels"))
     cells.put("expert_balance", balance)
     cells.put("expert_capacity", capacity)
     # Beside the framework, too: "Megatron-LM (2021, non-interleaved)". Tables say 1F1B of interleaved chunks, too.

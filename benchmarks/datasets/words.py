@@ -155,6 +155,7 @@ _SCHEDULES = (
     (r"zb.?(?:h2|2p)\b", "zb_h2"),
     (r"dualpipe.?v\b", "dualpipe_v"),
     (r"zb|zero.?bubble|interleaved.?zero.?bubble", "zero_bubble"),
+    (r"combined.?1f1b|overlap.?moe.?expert", "combined_1f1b"),
     (r".*(?<!non)(?<!non.)(?<!not.)(?<!no.)interleav|1f1b.?i\b|looped|vpp\b|virtual", "interleaved"),
     (r"g.?pipe|afab|all.?forward|f.?then.?b", "gpipe"),
     (r"1f1b|one.?forward|pipedream.?flush|dapple|no[nt]?.?interleav", "1f1b"),
@@ -166,8 +167,8 @@ def schedule_of(text: str) -> str:
 
     >>> [schedule_of(text) for text in ("ZB-H1", "1F1B (interleaved)", "GPipe", "1F1B", "DualPipe", "")]
     ['zero_bubble', 'interleaved', 'gpipe', '1f1b', '', '']
-    >>> [schedule_of(text) for text in ("ScheduleZBVZeroBubble", "ZB-2p", "DualPipeV", "non-interleaved?")]
-    ['zb_v', 'zb_h2', 'dualpipe_v', '1f1b']
+    >>> [schedule_of(text) for text in ("ScheduleZBVZeroBubble", "ZB-2p", "DualPipeV", "non-interleaved?", "combined_1f1b")]
+    ['zb_v', 'zb_h2', 'dualpipe_v', '1f1b', 'combined_1f1b']
     """
     word = re.sub(r"^schedule", "", text.lower())
     return next((name for pattern, name in _SCHEDULES if re.match(pattern, word)), "")

@@ -174,6 +174,7 @@ _CONDITIONAL_COSTS = {
     "costs_on_fp4_devices": "on devices with fp4",
     "costs_in_fp16": "in fp16",
     "costs_in_16_bits": "in fp16 and bf16",
+    "costs_in_mxfp8": "in mxfp8",
 }
 
 

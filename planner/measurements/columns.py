@@ -345,6 +345,13 @@ _ALL = (
         "that of the framework",
     ),
     _choice(
+        "expert_kernels",
+        ("each", "grouped"),
+        "products of the experts of a rank: started one by one by the host, or in one kernel for all, which reads on the device how many "
+        "tokens each expert has",
+        "that of the framework",
+    ),
+    _choice(
         "expert_balance",
         ("forced", "dropless", "dropped", "padded"),
         "tokens of an expert: equally many whatever the router says, all that the router sends, at most `expert_capacity`, or places for "

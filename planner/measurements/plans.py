@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.framework import Framework
 from costmodel.hardware.host import Host
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import Division
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
@@ -185,15 +185,20 @@ def _assumptions(
 
 def _stated_of_experts(row: Row, framework: Framework) -> dict[str, float]:
     """What a row says of the loads of experts and how tokens travel, as assumptions; else they are those of its framework."""
-    copies = {"node_copies": float(row.text("dispatcher") == "all_to_all")} if row.has("dispatcher") else {}
+    stated = {"node_copies": float(row.text("dispatcher") == "all_to_all")} if row.has("dispatcher") else {}
+    if row.has("expert_kernels"):
+        each = float(row.text("expert_kernels") == "each")
+        stated |= {name: each * getattr(DEFAULT_ASSUMPTIONS, name) for name in ("expert_launches", "dispatch_waits")}
+    if row.text("schedule") == "combined_1f1b":  # without a pipeline, too (Megatron-LM, forward_backward_no_pipelining)
+        stated["ep_overlap"] = 1.0
     usual = "forced" if framework.defaults.forces_balance else "dropless"
     balance = row.text("expert_balance") or row.default("expert_balance", usual)
     if balance == "forced":
-        return {**copies, "expert_spread": 0.0, "expert_capacity": 0.0}
+        return {**stated, "expert_spread": 0.0, "expert_capacity": 0.0}
     if balance == "dropless":
-        return {**copies, "expert_capacity": 0.0}
+        return {**stated, "expert_capacity": 0.0}
     return {
-        **copies,
+        **stated,
         "expert_capacity": row.number("expert_capacity") or 1.0,
         "expert_padding": float(balance == "padded"),
     }

@@ -219,6 +219,7 @@ class FrameworkFile(FileModel):
     costs_on_fp4_devices: Costs = Field(default_factory=dict, description="the same on devices that compute in fp4")
     costs_in_fp16: Costs = Field(default_factory=dict, description="the same in fp16, where losses are scaled")
     costs_in_16_bits: Costs = Field(default_factory=dict, description="the same in fp16 and bf16")
+    costs_in_mxfp8: Costs = Field(default_factory=dict, description="the same in mxfp8")
     stages: StagesEntry | None = Field(
         default=None, description="how it cuts a network into stages; balanced unless stated"
     )
