@@ -532,10 +532,10 @@ def server_transfer_s(weight_bytes: ArrayLike, workers: ArrayLike, cluster: Clus
     """
     weights, count = np.asarray(weight_bytes, dtype=np.float64), np.asarray(workers)
     inside, size = cluster.levels[:-1], node_size(cluster)
-    slowest = min((level.bandwidth_bytes_per_s * level.efficiency for level in inside), default=float("inf"))
+    slowest = min((level.bandwidth_bytes_per_s * level.reached for level in inside), default=float("inf"))
     nodes = -(-count // size)
     outer = cluster.levels[-1]
-    node_bytes_per_s = outer.bandwidth_bytes_per_s * outer.efficiency * size
+    node_bytes_per_s = outer.bandwidth_bytes_per_s * outer.reached * size
     time = weights / slowest + weights * (nodes - 1) / nodes / node_bytes_per_s
     return np.where(count > 1, time, 0.0)
 

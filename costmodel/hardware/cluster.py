@@ -7,6 +7,19 @@ groups of the same form that communicate at the same time, which is what the ban
 A *domain* is the unit of fast links: the innermost one that holds a whole node. A rack of NVLink holds several nodes, and a job may use
 equally many devices of every rack and leave the others idle; ranks then fill that share of a domain before the next domain begins.
 
+Transport
+---------
+An adapter that reads and writes the memory of devices itself (GPUDirect RDMA) carries ``e b``: b nominal, e the share that long messages
+reach. Otherwise data pass through the host's memory, and a port carries at most (`port_limit`)
+
+    host   min(e b, h)         RDMA between hosts; copies between device and host, in pieces, go on alongside
+    tcp    min(e b, h, k r)    sockets: k connections, of which each carries r
+
+with h what the host lets an adapter have (`Host.staged_bytes_per_s`). NCCL goes through the host unless a kernel module lets adapters reach
+the memory of devices (nv_peer_mem, nvidia-peermem), and with sockets always (user guide, NCCL_NET_GDR_LEVEL; src/transport/net_socket.cc).
+Over InfiniBand of 100 Gb/s without that module an all-reduce runs at 6 GB/s, half of what was expected (NVIDIA/nccl issue 465); behind a
+switch of PCIe 3.0 h is 0.8 x 15.75 / 2 = 6.3 GB/s. What a message takes on its way through the host is part of the latency of the level.
+
 `link_rows` shows the step of a plan from the network: which links its groups use, and how long it waits for each.
 """
 
@@ -15,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +45,9 @@ __all__ = [
     "GroupSpan",
     "Level",
     "LinkRow",
+    "Transport",
     "link_rows",
+    "port_limit",
     "span",
 ]
 
@@ -39,8 +55,34 @@ __all__ = [
 AT_BEST = -1
 
 
+# How data get from a device to a port: the port reads the device's memory, the host's memory, or the host sends them by TCP.
+Transport = Literal["direct", "host", "tcp"]
+
+
 class ClusterError(ValueError):
     """The description of a cluster contradicts itself."""
+
+
+def port_limit(transport: Transport, host: Host | None, connections_bytes_per_s: float = math.inf) -> float:
+    """Most bytes per second that a port carries whatever its own bandwidth, by the equations of the module.
+
+    Parameters
+    ----------
+    transport : Transport
+    host : Host or None
+    connections_bytes_per_s : float
+        Of all connections of a port together.
+
+    Examples
+    --------
+    Four connections of 10 Gb/s carry less than the 6 GB/s that the host would let through.
+
+    >>> host = Host(devices=8, memory_bytes=1e12, link_bytes_per_s=15e9, link_shared_by=2)
+    >>> [port_limit(way, host, 4 * 1.25e9) / 1e9 for way in ("direct", "host", "tcp")]
+    [inf, 6.0, 5.0]
+    """
+    staged = math.inf if host is None or transport == "direct" else host.staged_bytes_per_s
+    return min(staged, connections_bytes_per_s) if transport == "tcp" else staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +109,9 @@ class Level:
         Share of the nominal bandwidth at which switches of this level sum what they pass on; 0 = they do not.
     is_ordered : bool
         The bytes of a message arrive in order, which the protocols of small messages of NCCL rely on.
+    transport : Transport
+    port_limit_bytes_per_s : float
+        Most that a port carries for reasons other than its own bandwidth (`port_limit`).
     fitted : tuple of str
         Which of the numbers above were found from measured collectives: ``latency``, ``efficiency``, ``ring_step``, ``in_network``.
     """
@@ -80,6 +125,8 @@ class Level:
     ring_step_s: float = 0.0
     in_network: float = 0.0
     is_ordered: bool = True
+    transport: Transport = "direct"
+    port_limit_bytes_per_s: float = math.inf
     fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,6 +139,7 @@ class Level:
             "efficiency": (self.efficiency, 0 < self.efficiency <= 1, "above 0 and up to 1"),
             "ring step": (self.ring_step_s, 0 <= self.ring_step_s < math.inf, "0 or more"),
             "in_network": (self.in_network, 0 <= self.in_network <= 1, "from 0 to 1"),
+            "port limit": (self.port_limit_bytes_per_s, self.port_limit_bytes_per_s > 0, "a positive number"),
         }
         for what, (value, is_right, expected) in ranges.items():
             if not is_right:
@@ -99,8 +147,18 @@ class Level:
 
     @property
     def port_bytes_per_s(self) -> float:
-        """What one port carries in one direction."""
-        return self.bandwidth_bytes_per_s * self.shared_by * self.efficiency
+        """What one port carries in one direction.
+
+        >>> network = Level(name="network", size=None, bandwidth_bytes_per_s=10e9, latency_s=0.0, efficiency=0.9)
+        >>> network.port_bytes_per_s / 1e9, replace(network, port_limit_bytes_per_s=6e9).reached
+        (9.0, 0.6)
+        """
+        return min(self.bandwidth_bytes_per_s * self.shared_by * self.efficiency, self.port_limit_bytes_per_s)
+
+    @property
+    def reached(self) -> float:
+        """Share of the nominal bandwidth that long messages reach, whatever bounds them."""
+        return self.port_bytes_per_s / (self.bandwidth_bytes_per_s * self.shared_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +380,15 @@ class Cluster:
 
         def ideal(levels: tuple[Level, ...]) -> tuple[Level, ...]:
             return tuple(
-                replace(level, latency_s=0.0, efficiency=ppp_comm, ring_step_s=0.0, in_network=0.0) for level in levels
+                replace(
+                    level,
+                    latency_s=0.0,
+                    efficiency=ppp_comm,
+                    ring_step_s=0.0,
+                    in_network=0.0,
+                    port_limit_bytes_per_s=math.inf,
+                )
+                for level in levels
             )
 
         groups = tuple(replace(group, levels=ideal(group.levels)) for group in self.groups)

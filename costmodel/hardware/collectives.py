@@ -589,7 +589,7 @@ def collective_s(
         span=span.scaled([ppp_comm * protocol.rate[n] for n in side]),
         latency_s=tuple(a * protocol.latency[n] for a, n in zip(latency_s, side, strict=True)),
         ring_step_s=tuple(level.ring_step_s for level in cluster.levels),
-        in_network=tuple(level.in_network / level.efficiency for level in cluster.levels),
+        in_network=tuple(level.in_network / level.reached for level in cluster.levels),
         post_s=tuple(a * protocol.post[n] for a, n in zip(latency_s, side, strict=True)),
         in_domain=in_domain,
     )

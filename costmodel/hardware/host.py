@@ -93,6 +93,20 @@ class Host:
             )
 
     @property
+    def staged_bytes_per_s(self) -> float:
+        """What an adapter of the network gets, in each direction, of data that pass through the host's memory; infinite if unknown.
+
+        Where several devices share a port there is a switch, and the adapter sits on it beside them: what it sends crosses the port towards
+        the host and back again, while what it receives does the same, so that it gets half of the port.
+
+        >>> [Host(devices=8, memory_bytes=1e12, link_bytes_per_s=15e9, link_shared_by=n).staged_bytes_per_s / 1e9 for n in (1, 2)]
+        [12.0, 6.0]
+        """
+        if self.link_bytes_per_s is None:
+            return math.inf
+        return _LINK_SHARE * self.link_bytes_per_s / (2 if self.link_shared_by > 1 else 1)
+
+    @property
     def memory_bandwidth_per_device(self) -> float | None:
         """Share of a device when all of the node use the host's memory at once."""
         return None if self.memory_bandwidth_bytes_per_s is None else self.memory_bandwidth_bytes_per_s / self.devices

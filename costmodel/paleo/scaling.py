@@ -230,7 +230,7 @@ class Link:
     def of(cls, cluster: Cluster) -> Link:
         """The slowest level of a cluster, its efficiency taken for ppp_comm."""
         level = min(cluster.levels, key=lambda level: level.bandwidth_bytes_per_s)
-        return cls(bandwidth_bytes_per_s=level.bandwidth_bytes_per_s, ppp_comm=level.efficiency)
+        return cls(bandwidth_bytes_per_s=level.bandwidth_bytes_per_s, ppp_comm=level.reached)
 
     def exchange_s(
         self, compute: PaleoCompute, scheme: str, message_bytes: float, workers: Sequence[int]

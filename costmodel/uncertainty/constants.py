@@ -152,10 +152,18 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
                 "time of the host to start a collective inside a layer, and what devices wait for its ranks",
             ),
             _constant(
-                "intra_node_bandwidth", "link", "bandwidth_bytes_per_s", 0.2, "bandwidth of the links inside a node"
+                "intra_node_bandwidth",
+                "link",
+                "bandwidth_bytes_per_s port_limit_bytes_per_s",
+                0.2,
+                "bandwidth of the links inside a node",
             ),
             _constant(
-                "inter_node_bandwidth", "link", "bandwidth_bytes_per_s", 0.3, "bandwidth of the links between nodes"
+                "inter_node_bandwidth",
+                "link",
+                "bandwidth_bytes_per_s port_limit_bytes_per_s",
+                0.3,
+                "bandwidth of the links between nodes, and of the copies or connections that bound it",
             ),
             _constant("link_latency", "link", "latency_s ring_step_s", 0.5, "latency of every link and step of a ring"),
             _constant(
@@ -290,7 +298,11 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
             level for level, own in zip(cluster.levels, _is_in_node(cluster.levels), strict=True) if _applies(name, own)
         ]
         found = {f"{level.name}.{item}": getattr(level, item) for level in chosen for item in constant.fields}
-        return {item: value for item, value in found.items() if value or not item.endswith("ring_step_s")}
+        return {
+            item: value
+            for item, value in found.items()
+            if math.isfinite(value) and (value or not item.endswith("ring_step_s"))
+        }
     if constant.where == "efficiency":
         rates = {
             f"{name} {item}": rate

@@ -94,7 +94,7 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
     names : sequence of str
         Only these, by any name that they have, or the path of a file; all without any.
     verbose : bool
-        Rates of the devices by format, every number of the frameworks, with its source.
+        Rates of the devices by format, links of the clusters, every number of the frameworks, with its source.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
     InputFileError
         Every problem of a file that is not bundled.
     """
-    from planner.files.listing import device_rows, file_rows, framework_rows
+    from planner.files.listing import cluster_rows, device_rows, file_rows, framework_rows
     from planner.files.loading import load_document
     from planner.files.resources import Kind, bundled, resolve
     from planner.schema import DOCUMENTS
@@ -114,7 +114,7 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
         for path in files:
             if path not in known:
                 load_document(path, imported(DOCUMENTS[one]))
-        in_full = {"devices": device_rows, "frameworks": framework_rows}
+        in_full = {"clusters": cluster_rows, "devices": device_rows, "frameworks": framework_rows}
         return in_full[kind](files) if verbose and kind in in_full else file_rows(kind, files)
     rows: Mapping[str, Mapping[str, Any]] = {row["name"]: row for row in imported(_ROWS[kind])()}
     for name in names:

@@ -110,7 +110,8 @@ _KINDS = (
 def list_(typed: Typed) -> None:
     """List the bundled models, devices, clusters, frameworks and calibrations, number formats, collectives, importers or exporters.
 
-    With -v, devices come with their best and sustained rates by format, and frameworks with every cost, default and rule, and its source.
+    With -v, devices come with their best and sustained rates by format, clusters with their links, and frameworks with every cost, default
+    and rule, each with its source.
 
     \b
     planner list devices

@@ -11,7 +11,15 @@ from planner.core.numbers import percent
 from planner.core.quantities import format_rate
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["collective_rows", "device_rows", "file_rows", "framework_rows", "listing_report", "precision_rows"]
+__all__ = [
+    "cluster_rows",
+    "collective_rows",
+    "device_rows",
+    "file_rows",
+    "framework_rows",
+    "listing_report",
+    "precision_rows",
+]
 
 _DESCRIPTION = "description"
 
@@ -30,7 +38,7 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         return [Sentence(f"no {kind} are bundled")]
     if "best_flop_per_s" in rows[0]:
         return _rate_blocks(rows)
-    if "setting" not in rows[0]:
+    if "setting" not in rows[0] and "links" not in rows[0]:
         return [_table(rows)]
     # Many rows of each: its name stands once, above them.
     groups: dict[str, list[dict[str, Any]]] = {row["name"]: [] for row in rows}
@@ -150,6 +158,22 @@ def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     groups = content.get("groups")
     devices = [content.get("device"), *(group.get("device") for group in groups or () if isinstance(group, dict))]
     return {"device": ", ".join(str(device) for device in devices if device)}
+
+
+def cluster_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Links of clusters, level by level: what long messages reach, how data get there, and where it comes from."""
+    from planner.files.documents import parse_document
+    from planner.files.loading import load_cluster
+    from planner.report.hardware import level_cells
+
+    rows: list[dict[str, Any]] = []
+    for path in files:
+        cluster, source = load_cluster(str(path)).cluster, parse_document(path).value["source"]
+        rows += [
+            {"name": path.stem, **cells, "source": source.get(level.name)}
+            for level, cells in zip(cluster.levels, level_cells(cluster.levels), strict=True)
+        ]
+    return rows
 
 
 def _calibration_facts(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def link_between(levels: Sequence[Level], count: int) -> Level:
 
 def _rate(level: Level) -> float:
     """Bytes per second of one device while all that share its port are busy."""
-    return level.bandwidth_bytes_per_s * level.efficiency
+    return level.bandwidth_bytes_per_s * level.reached
 
 
 def _workload(model: LoadedModel, cluster: Cluster, request: PlaceRequest) -> Workload:

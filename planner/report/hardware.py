@@ -10,7 +10,7 @@ from planner.core.blocks import Block, Column, Facts, Sentence, Table
 from planner.core.numbers import byte_text, duration_text
 from planner.core.quantities import format_rate
 
-__all__ = ["cluster_blocks", "device_blocks", "group_words"]
+__all__ = ["cluster_blocks", "device_blocks", "group_words", "level_cells"]
 
 
 def device_blocks(device: Device) -> list[Block]:
@@ -50,19 +50,32 @@ def group_words(group: DeviceGroup) -> str:
     return f"{count}{group.device.name} ({byte_text(group.device.memory_bytes)})"
 
 
+_WAYS = {"direct": "directly", "host": "through the host, RDMA", "tcp": "through the host, TCP"}
+
+
 def _level_table(levels: Sequence[Level]) -> Table:
-    names = ["devices", *(f"{level.name} units" for level in levels)]
-    joined = tuple(
-        f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}"
-        for level, inside in zip(levels, names, strict=False)
-    )
-    rates = tuple(format_rate(level.bandwidth_bytes_per_s, "B/s") for level in levels)
+    cells = level_cells(levels)
+    if all(level.transport == "direct" for level in levels):
+        cells = [{key: text for key, text in row.items() if key != "data_go"} for row in cells]
     return Table(
-        columns=(
-            Column("links", tuple(level.name for level in levels), is_text=True),
-            Column("join", joined, is_text=True),
-            Column("bandwidth", rates, unit="per device"),
-            Column("reached", tuple(f"{level.efficiency * 100:.3g} %" for level in levels)),
-            Column("latency", tuple(duration_text(level.latency_s) for level in levels)),
+        columns=tuple(
+            Column(key.replace("_", " "), tuple(row[key] for row in cells), is_text=key in ("links", "join", "data_go"))
+            for key in cells[0]
         )
     )
+
+
+def level_cells(levels: Sequence[Level]) -> list[dict[str, str]]:
+    """Links of a cluster in words, a row per level."""
+    names = ["devices", *(f"{level.name} units" for level in levels)]
+    return [
+        {
+            "links": level.name,
+            "join": f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}",
+            "bandwidth_per_device": format_rate(level.bandwidth_bytes_per_s, "B/s"),
+            "reached": f"{level.reached * 100:.3g} %",
+            "latency": duration_text(level.latency_s),
+            "data_go": _WAYS[level.transport],
+        }
+        for level, inside in zip(levels, names, strict=False)
+    ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, Transport, port_limit
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host, HostError
 from planner.schema.common import (
@@ -76,6 +77,21 @@ else:
             default=True,
             strict=True,
         ),
+        transport=key(
+            Transport,
+            "direct: adapters read the memory of devices (GPUDirect RDMA, or devices that are joined themselves); host: RDMA with copies "
+            "through the host's memory; tcp: sockets",
+            default="direct",
+        ),
+        connections=key(
+            int | None,
+            "TCP connections that carry what a port sends; as many as needed unless stated",
+            default=None,
+            strict=True,
+            ge=1,
+            le=MAX_INTEGER,
+        ),
+        connection_bandwidth=key(Bandwidth | None, "most that one of them carries: '10 Gb/s'", default=None),
         fitted=key(
             tuple[Literal["latency", "efficiency", "ring_step", "in_network"], ...],
             "which of these were found from measured collectives, as the source says",
@@ -117,8 +133,9 @@ else:
     )
 
 
-def _level(entry: Any) -> Level:
+def _level(entry: Any, host: Host | None) -> Level:
     """The cost model's level: bandwidth per device when all devices communicate at once."""
+    each = math.inf if entry.connections is None else entry.connections * entry.connection_bandwidth
     return Level(
         name=entry.name,
         size=entry.size,
@@ -129,6 +146,8 @@ def _level(entry: Any) -> Level:
         ring_step_s=entry.ring_step,
         in_network=entry.in_network,
         is_ordered=entry.ordered,
+        transport=entry.transport,
+        port_limit_bytes_per_s=port_limit(entry.transport, host, each),
         fitted=entry.fitted,
     )
 
@@ -215,9 +234,23 @@ class ClusterFile(FileModel):
                     at="levels",
                 )
             inside *= level.size or 1
+            self._check_transport(level, "levels")
         for i, group in enumerate(self.groups):
             self._check_group(i, group)
         return self
+
+    def _check_transport(self, level: Any, at: str) -> None:
+        """Check that what bounds a level is stated, and belongs to its transport."""
+        stated = [name for name in ("connections", "connection_bandwidth") if getattr(level, name) is not None]
+        if stated and level.transport != "tcp":
+            fail(f"level '{level.name}': {stated[0]} is about transport tcp, not {level.transport}", at=at)
+        if len(stated) == 1:
+            fail(f"level '{level.name}' states {stated[0]}; state both connections and connection_bandwidth", at=at)
+        if level.transport == "host" and (self.host is None or self.host.link is None):
+            fail(
+                f"level '{level.name}': transport host copies over the links of the host; state them in host.link",
+                at=at,
+            )
 
     def _check_group(self, i: int, group: GroupEntry) -> None:
         """Check that a group's own levels are the cluster's innermost ones."""
@@ -238,6 +271,7 @@ class ClusterFile(FileModel):
                     at="groups",
                 )
             inside *= own.size or 1
+            self._check_transport(own, "groups")
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -263,6 +297,7 @@ class ClusterFile(FileModel):
         1250000000.0
         """
         assert set(self.device_names) <= set(devices), "a device of the cluster was not loaded"
+        host = None if self.host is None else _host(self.host)
         if not self.groups:
             device = devices[str(self.device)]
             if self.price_per_hour is not None:
@@ -275,7 +310,7 @@ class ClusterFile(FileModel):
                     device=_as_shown(devices[group.device], group.driver_memory),
                     num_devices=group.count,
                     name=group.name or "",
-                    levels=tuple(_level(level) for level in group.levels),
+                    levels=tuple(_level(level, host) for level in group.levels),
                 )
                 for group in self.groups
             )
@@ -283,6 +318,6 @@ class ClusterFile(FileModel):
             name=self.name,
             description=self.description,
             groups=groups,
-            levels=tuple(_level(level) for level in self.levels),
-            host=None if self.host is None else _host(self.host),
+            levels=tuple(_level(level, host) for level in self.levels),
+            host=host,
         )

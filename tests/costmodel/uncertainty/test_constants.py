@@ -58,11 +58,12 @@ def test_without_factors_nothing_changes() -> None:
 
 
 def test_every_constant_changes_what_it_names_and_nothing_else() -> None:
+    bounded = replace(CLUSTER, levels=tuple(replace(level, port_limit_bytes_per_s=5e8) for level in LEVELS))
     assumptions = MeshAssumptions(collective_wait_s=1e-4, contended_step_s=1e-4)
     for name, constant in CONSTANTS.items():
-        cluster, assumed = with_constants(CLUSTER, assumptions, {name: 0.5})
+        cluster, assumed = with_constants(bounded, assumptions, {name: 0.5})
         changed = {
-            *(f for f in Efficiency.__dataclass_fields__ if _efficiency(cluster, f) != _efficiency(CLUSTER, f)),
+            *(f for f in Efficiency.__dataclass_fields__ if _efficiency(cluster, f) != _efficiency(bounded, f)),
             *(f for f in MeshAssumptions.__dataclass_fields__ if getattr(assumed, f) != getattr(assumptions, f)),
             *(
                 f
@@ -71,8 +72,8 @@ def test_every_constant_changes_what_it_names_and_nothing_else() -> None:
             ),
             *(
                 f
-                for f in ("bandwidth_bytes_per_s", "latency_s", "ring_step_s", "efficiency")
-                if _links(cluster, f) != _links(CLUSTER, f)
+                for f in ("bandwidth_bytes_per_s", "port_limit_bytes_per_s", "latency_s", "ring_step_s", "efficiency")
+                if _links(cluster, f) != _links(bounded, f)
             ),
         }
         assert changed == set(constant.fields), name

@@ -209,6 +209,15 @@ mxfp4   9.00 PFLOP/s  6.75 PFLOP/s*  5.22 PFLOP/s   58.0 %
 """
 
 
+def test_list_in_full_shows_the_links_of_clusters_and_how_data_get_there(answer: Any) -> None:
+    shown = answer("list", "clusters", "aws-p3dn", "-v", "--width", "160")
+    network = next(line for line in shown.splitlines() if line.startswith("network"))
+    assert "through the host, TCP" in network
+    assert " 50.4 %" in network  # 0.8 x 15.75 / 2 of 12.5 GB/s
+    assert "NVIDIA DGX-1" not in shown
+    assert "as for dgx1-v100" in shown
+
+
 def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: Any, tmp_path: Path) -> None:
     """What is assumed is what the file does not state; devices without a measured rate say so."""
     shown = answer("list", "devices", "b200", "k20", "-v", "--width", "150")

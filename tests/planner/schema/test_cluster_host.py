@@ -107,3 +107,52 @@ def test_an_unknown_host_has_no_limit_and_that_is_said(tmp_path: Path, answer: A
 def test_several_devices_are_groups(new_file: Any, fails: Any) -> None:
     path = new_file("mixed.yaml", "device: [a100-80gb, v100-32gb]\n")
     assert "1:9: device: is one name; several kinds are 'groups: [" in fails(*SMALL, "--cluster", str(path))
+
+
+NETWORK = """\
+schema_version: 1
+name: mine
+device: v100-16gb
+levels:
+  - {{name: nvlink, size: 8, bandwidth: 150 GB/s, latency: 4 us}}
+  - {{name: network, bandwidth: 100 Gb/s, shared_by: 8, latency: 10 us, efficiency: 0.95, {transport}}}
+{host}
+source: {{device: made up}}
+"""
+WITH_LINK = "host: {devices: 8, memory: 1 TB, link: 15.75 GB/s, link_shared_by: 2}"
+
+
+def networked(folder: Path, transport: str, host: str = WITH_LINK) -> str:
+    path = folder / "mine.yaml"
+    path.write_text(NETWORK.format(transport=transport, host=host))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("transport", "reached"),
+    [
+        ("transport: direct", 0.95),
+        ("transport: host", 6.3 / 12.5),
+        ("transport: tcp", 6.3 / 12.5),
+        ("transport: tcp, connections: 4, connection_bandwidth: 10 Gb/s", 0.4),
+    ],
+)
+def test_how_data_get_to_the_network(tmp_path: Path, transport: str, reached: float) -> None:
+    level = load_cluster(networked(tmp_path, transport)).cluster.levels[-1]
+    assert level.reached == pytest.approx(reached)
+
+
+@pytest.mark.parametrize(
+    ("transport", "host", "message"),
+    [
+        ("transport: rdma", WITH_LINK, "transport"),
+        ("transport: host", "", "transport host copies over the links of the host; state them in host.link"),
+        ("transport: host, connections: 4", WITH_LINK, "connections is about transport tcp, not host"),
+        ("transport: tcp, connections: 4", WITH_LINK, "state both connections and connection_bandwidth"),
+        ("connection_bandwidth: 10 Gb/s", WITH_LINK, "connection_bandwidth is about transport tcp, not direct"),
+    ],
+)
+def test_a_transport_that_cannot_be(tmp_path: Path, fails: Any, transport: str, host: str, message: str) -> None:
+    err = fails(*SMALL, "--cluster", networked(tmp_path, transport, host))
+    assert ": levels" in err
+    assert message in err
