@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.datasets.cells import Cells
-from benchmarks.datasets.machines import device_and_cluster
+from benchmarks.datasets.machines import device_and_cluster, transport_of
 from benchmarks.datasets.reading import Row, Unreadable
 from planner.files.loading import load_cluster
 from planner.files.naming.devices import device_called
@@ -126,6 +126,7 @@ def _machine_and_ranks(row: Row, cells: Cells) -> None:
     cells.counts(row, "gpus_per_node")
     cells.put("intra_bw_GBps", inside)
     cells.put("inter_bw_Gbps_per_node", outside)
+    cells.put("transport", transport_of(word))
     if between_nodes and nodes and int(cells["ranks"]) % nodes == 0:
         cells.put("nvlink_domain", int(cells["ranks"]) // nodes)
     cells.texts(row, "device_file", "cluster_file")

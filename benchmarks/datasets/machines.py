@@ -13,7 +13,7 @@ from planner.files.naming.devices import device_called, has_memory
 from planner.files.resources import bundled
 from planner.measurements.tables import short_name
 
-__all__ = ["device_and_cluster", "machine", "put_attention"]
+__all__ = ["device_and_cluster", "machine", "put_attention", "transport_of"]
 
 # Devices of a machine -> chips whose cores they must be, as its software counts them (AWS Neuron), the core, and the cluster of cores.
 _CORES = {32: ("trainium1", "trainium1-core", "aws-trn1-cores"), 64: ("trainium2", "trainium2-core", "aws-trn2-cores")}
@@ -41,6 +41,9 @@ def machine(row: Row, cells: Cells) -> None:
     words = " ".join(row.text(name) for name in ("source", "device", "notes")).lower()
     if "inter_bw_Gbps_per_node" in cells and _OMNI_PATH.search(words):
         cells.put("inter_bw_Gbps_per_node", float(cells["inter_bw_Gbps_per_node"]) * _OMNI_PATH_SHARE)
+        cells.put("transport", "direct")  # the share is of what adapters reach that read the memory of devices
+    else:
+        cells.put("transport", transport_of(words))
     if _PLAIN_LIBRARIES.search(row.text("library").lower()):
         cells.put("fast_convolutions", False)
     if row.has("device_file") or row.has("cluster_file"):
@@ -50,6 +53,26 @@ def machine(row: Row, cells: Cells) -> None:
     cells.put("device", device)
     if cluster != device_called(device)[1]:
         cells.put("cluster", cluster)
+
+
+# Words for how data get to a network, the first that match.
+_TRANSPORTS = (
+    (
+        r"(?:no|without|w/o|lacks?)\W{1,2}(?:gpu ?direct|gdr)|(?:gpu ?direct|gdr)\W{1,2}(?:rdma )?(?:is )?(?:off|disabled|not)",
+        "host",
+    ),
+    (r"gpu ?direct|\bgdr\b", "direct"),
+    (r"\btcp\b|\bsockets?\b|\bipoib\b", "tcp"),
+)
+
+
+def transport_of(words: str) -> str | None:
+    """How data get to the network by words in lower case; None where none of them says.
+
+    >>> [transport_of(words) for words in ("100gbe tcp sockets", "edr, no gpudirect", "4x edr with gpudirect rdma", "25 gb/s roce")]
+    ['tcp', 'host', 'direct', None]
+    """
+    return next((name for pattern, name in _TRANSPORTS if re.search(pattern, words)), None)
 
 
 def device_and_cluster(row: Row) -> tuple[str, str]:

@@ -163,7 +163,7 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
                 "link",
                 "bandwidth_bytes_per_s port_limit_bytes_per_s",
                 0.3,
-                "bandwidth of the links between nodes, and of the copies or connections that bound it",
+                "bandwidth of the links between nodes",
             ),
             _constant("link_latency", "link", "latency_s ring_step_s", 0.5, "latency of every link and step of a ring"),
             _constant(

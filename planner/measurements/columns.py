@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from costmodel.framework import LayerAssumptions
+from costmodel.hardware.cluster import Transport
 from costmodel.hardware.device import FORMATS
 from costmodel.mesh.plan import CP_KINDS, MEASURED_MEMORY, RECOMPUTE, SCHEDULES
 from planner.core.errors import did_you_mean
@@ -249,6 +250,12 @@ _ALL = (
         "between nodes, of a whole node and per direction",
         "those of the cluster",
         1e7,
+    ),
+    _choice(
+        "transport",
+        get_args(Transport),
+        "how data get to the network between nodes: GPUDirect RDMA, RDMA through the host's memory, TCP",
+        "that of the cluster; `tcp` below 100 Gb/s, InfiniBand aside; `host` on PCIe 3.0 with fewer adapters than switches",
     ),
     _count("gpus", "devices in use", "`tp pp cp dp`; without `dp`, `nodes x gpus_per_node`", 10**6),
     _count("ranks", "ranks of a collective", most=10**6),

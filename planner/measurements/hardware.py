@@ -10,7 +10,7 @@ from functools import cache
 from typing import get_args
 
 from costmodel.framework import Attention, Defaults, Framework, LayerAssumptions, with_attention
-from costmodel.hardware.cluster import Cluster, Level
+from costmodel.hardware.cluster import Cluster, Level, Transport, port_limit
 from costmodel.hardware.device import Device
 from costmodel.mixed.plan import group_cluster
 from costmodel.precision import Precision
@@ -152,6 +152,7 @@ class Links:
     joined: int | None = None  # devices that share the fast links, where these are not those of a node
     intra_bytes_per_s: float | None = None  # per device and direction
     inter_bytes_per_s: float | None = None  # per node and direction
+    transport: Transport | None = None  # how data get to the network between nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,13 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
         _check_known("device", name)
         if usual:
             _check_known("cluster", usual)
-        device, cluster = _device(name, attention), _cluster(name, usual or device_called(name)[1], wanted, attention)
+        base = usual or device_called(name)[1]
+        device, cluster = _device(name, attention), _cluster(name, base, wanted, attention)
+        if (
+            wanted.transport is None
+            and cluster.levels[-1].transport != _cluster(name, base, Links()).levels[-1].transport
+        ):
+            row.default("transport", cluster.levels[-1].transport)
         states_node = wanted.joined is not None or bool(row.defaults.get("gpus_per_node"))
     if wanted.gpus_per_node is None and not states_node:
         row.default("gpus_per_node", _node_size(cluster))
@@ -258,6 +265,7 @@ def links_of(row: Row) -> Links:
         joined=used if domain is not None and domain == node else domain,
         intra_bytes_per_s=None if intra is None else intra * 1e9,
         inter_bytes_per_s=None if inter is None else inter * 1e9 / 8,
+        transport=next((way for way in get_args(Transport) if way == row.text("transport")), None),
     )
 
 
@@ -283,13 +291,49 @@ def _cluster(device: str, base: str, links: Links, attention: Attention = "newes
     levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]
     outer = known.levels[-1] if len(known.levels) > 1 else _lone_network(known.levels[0])
     node = _node_level(levels, size, links.intra_bytes_per_s)
-    if links.inter_bytes_per_s is not None:
-        each = links.inter_bytes_per_s / (links.gpus_per_node or size)
-        outer = replace(outer, bandwidth_bytes_per_s=each, shared_by=1)
+    if links.inter_bytes_per_s is not None or links.transport is not None:
+        outer = _stated_network(known, outer, links, links.gpus_per_node or size)
     elif size % outer.shared_by:
         outer = replace(outer, shared_by=1)
     group = replace(known.groups[0], device=_device(device, attention), num_devices=None, levels=())
     return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
+
+
+# Gb/s of InfiniBand slower than 100: QDR with and without its coding, FDR likewise (InfiniBand Trade Association, roadmap).
+_SLOW_INFINIBAND = (32.0, 40.0, 54.5, 56.0, 80.0)
+# Of a link of 16 lanes of PCI Express 3.0, which hosts had until 2019. GPUDirect RDMA then needed a module that no driver came with
+# (nv_peer_mem; nvidia-peermem is part of NVIDIA's drivers since R470 of 2021).
+_OLD_LINK_BYTES_PER_S = 15.75e9
+
+
+def _stated_network(known: Cluster, outer: Level, links: Links, devices: int) -> Level:
+    """The network between nodes with the bandwidth and the transport of a row.
+
+    Where a row does not state its transport, it is that of the usual cluster, with two exceptions: slower networks than 100 Gb/s that are
+    no InfiniBand are Ethernet, and hosts on PCI Express 3.0 with fewer adapters than switches had no GPUDirect RDMA: it needs an adapter
+    next to the device (NCCL user guide, NCCL_NET_GDR_LEVEL), so machines made for it have one at each switch, as DGX-1 has.
+    """
+    node = links.inter_bytes_per_s or outer.bandwidth_bytes_per_s * _node_size(known)
+    ports = max(1, round(node / (outer.bandwidth_bytes_per_s * outer.shared_by)))
+    transport, host = links.transport or outer.transport, known.host
+    if links.transport is None and outer.transport == "direct":
+        gbps = node * 8e-9
+        if gbps < 99.0 and not any(abs(gbps / rate - 1.0) < 0.01 for rate in _SLOW_INFINIBAND):
+            transport = "tcp"
+        elif host is not None and host.link_bytes_per_s == _OLD_LINK_BYTES_PER_S:
+            transport = "host" if ports < host.devices / host.link_shared_by else "direct"
+    like = outer
+    if (transport == "tcp") != (outer.transport == "tcp"):
+        like = load_cluster("ethernet-10g" if transport == "tcp" else SPARE_CLUSTER).cluster.levels[-1]
+    limit = outer.port_limit_bytes_per_s if transport == outer.transport else port_limit(transport, host)
+    return replace(
+        like,
+        name=outer.name,
+        bandwidth_bytes_per_s=node / devices,
+        shared_by=1,
+        transport=transport,
+        port_limit_bytes_per_s=limit * ports / devices,
+    )
 
 
 # No machine has more devices (DGX-2, trn1): what joins more joins machines, as the torus of a TPU pod and the NVLink of a rack do.
@@ -340,7 +384,9 @@ def _with_bandwidth(inner: Level, bandwidth: float) -> Level:
 def _lone_network(level: Level) -> Level:
     """A cluster of one machine (or pod) has no network: machines joined by 10 Gb/s Ethernet."""
     each = 10e9 / 8 / min(level.size or 1, _LARGEST_NODE)
-    return Level(name="network", size=None, bandwidth_bytes_per_s=each, latency_s=50e-6, efficiency=0.8)
+    return Level(
+        name="network", size=None, bandwidth_bytes_per_s=each, latency_s=50e-6, efficiency=0.8, transport="tcp"
+    )
 
 
 def usual_node(cluster: Cluster) -> int:

@@ -9,7 +9,7 @@ from benchmarks.datasets.reading import Row, Unreadable
 from planner.files.loading import load_cluster
 from planner.files.naming.devices import KNOWN_DEVICES, device_called
 from planner.files.resources import bundled
-from planner.measurements import hardware
+from planner.measurements import hardware, tables
 from planner.measurements.hardware import precision_of
 from tests.benchmarks.datasets.published_rows import (
     COLLECTIVES,
@@ -74,6 +74,47 @@ def test_links_of_a_row_replace_those_of_the_usual_cluster() -> None:
     assert (node.size, node.bandwidth_bytes_per_s) == (4, 150e9)
     assert network.bandwidth_bytes_per_s == 800e9 / 8 / 4  # shared by the four GPUs of a node
     assert found.capacity_bytes == 80 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("device", "gbps", "notes", "transport", "node_bytes_per_s"),
+    [
+        # One adapter for four switches of PCIe 3.0: 0.8 x 15.75 / 2 GB/s. One at each switch, as in a DGX-1: 95 % of 400 Gb/s.
+        ("V100-32GB SXM", "100", "", "host", 6.3e9),
+        ("V100-32GB SXM", "200", "", "host", 12.6e9),
+        ("V100-32GB SXM", "400", "", "direct", 47.5e9),
+        ("V100-32GB SXM", "100", "GPUDirect RDMA", "direct", 11.875e9),
+        ("V100-32GB SXM", "400", "EDR, no GPUDirect", "host", 25.2e9),
+        ("V100-32GB SXM", "100", "TCP", "tcp", 6.3e9),
+        ("V100-32GB SXM", "25", "", "tcp", 0.8 * 25e9 / 8),
+        # InfiniBand FDR and QDR; drivers of A100s bring what GPUDirect needs.
+        ("A100-80GB", "56", "", "direct", 0.96 * 7e9),
+        ("A100-80GB", "200", "", "direct", 24e9),
+        ("A100-80GB", "10", "", "tcp", 1e9),
+    ],
+)
+def test_how_data_get_to_the_network_of_a_row(
+    device: str, gbps: str, notes: str, transport: str, node_bytes_per_s: float
+) -> None:
+    found = machine_of(row(device=device, gpus_per_node="8", inter_bw_Gbps_per_node=gbps, notes=notes))
+    network = found.cluster.levels[-1]
+    assert network.transport == transport
+    assert 8 * network.port_bytes_per_s == pytest.approx(node_bytes_per_s)
+    slow = load_cluster("ethernet-10g").cluster.levels[-1].latency_s
+    assert (network.latency_s == slow) == (transport == "tcp")
+
+
+def test_an_assumed_transport_is_counted() -> None:
+    def assumed(**cells: str) -> object:
+        found = tables.Row(line=2, cells={"device": "v100-16gb", "inter_bw_Gbps_per_node": "100", **cells})
+        hardware.machine_of(found)
+        return found.defaults.get("transport")
+
+    assert assumed(gpus_per_node="8") == "host"
+    assert assumed(gpus_per_node="8", transport="host") is None
+    assert assumed(gpus_per_node="8", inter_bw_Gbps_per_node="400") is None
+    # The cluster says it itself.
+    assert assumed(gpus_per_node="8", cluster="aws-p3", inter_bw_Gbps_per_node="25") is None
 
 
 @pytest.mark.parametrize(
