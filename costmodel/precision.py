@@ -104,7 +104,8 @@ class Precision:
     gradient_bytes : float
         Of a gradient as it is computed.
     reads : int
-        Times that a tensor is read to be cast: 2 where its largest value is found first.
+        Times that a tensor is read to be cast: 2 where its largest value is found first, 3 where another kernel turns its columns
+        (Hadamard transform).
     copies : int
         Narrow copies of a tensor, row by row and column by column: products of narrow formats read along one side of both matrices only.
     shares_copy : bool
@@ -174,7 +175,7 @@ class Precision:
         """Bytes that one cast of an element moves: it is read, and written once or, for the gradient of the weights, both ways.
 
         >>> [PRECISIONS[name].cast_bytes for name in ("bf16", "fp8-delayed", "fp8-tensorwise", "mxfp8", "nvfp4", "fp8-rowwise")]
-        [0.0, 4.0, 6.0, 4.0625, 5.125, 3.0]
+        [0.0, 4.0, 6.0, 4.0625, 7.125, 3.0]
         """
         return 0.0 if self.narrow is None else self.reads * self.plain.bytes + self.copies * self.narrow.bytes
 
@@ -381,6 +382,9 @@ _BY_BLOCKS = ("mxfp8", "fp8_block", "fp8")
 # Recipes: Transformer Engine, common/recipe/__init__.py and csrc/quantizer.cpp; what is kept narrow and what travels so: Megatron-LM,
 # megatron/core/distributed/param_and_grad_buffer.py (0.16.1), and Megatron-Bridge, training/mixed_precision.py, fp8_param_gather (0.3.1).
 # torchao 0.18: float8/float8_linear.py (rowwise), which saves its inputs as they are. int8: AQT of MaxText (casts taken as torchao's).
+# NVFP4Quantizer reads three times: nvte_hadamard_transform_amax, the cast of rows, nvte_hadamard_transform_cast_fusion_columnwise. On a
+# B300 casts of a layer (2.48 billion elements) take 2.69 ms so, with 7.1 bytes each 6.6 TB/s (docs/examples/gemm_profiling.rst: 6.453 ms
+# with them and 3.764 without).
 # Weights alone: vLLM, model_executor/layers/quantization; bitsandbytes, autograd/_functions.py.
 PRECISIONS: dict[str, Precision] = {
     p.name: p
@@ -415,7 +419,7 @@ PRECISIONS: dict[str, Precision] = {
             dispatches=True,
         ),
         _recipe("mxfp8", "Transformer Engine MXFP8BlockScaling: a scale for 32 elements", "mxfp8"),
-        _recipe("nvfp4", "Transformer Engine NVFP4BlockScaling", "nvfp4", reads=2, wide_weights=True),
+        _recipe("nvfp4", "Transformer Engine NVFP4BlockScaling", "nvfp4", reads=3, wide_weights=True),
         _recipe("mxfp4", "OCP Microscaling: a scale for 32 elements of 4 bits", "mxfp4", wide_weights=True),
         _recipe(
             "int8", "AQT (training), SmoothQuant (serving): products of int8", "int8", reads=2, copies=1, in_passes=True
