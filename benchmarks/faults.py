@@ -52,7 +52,7 @@ FAULTS = [
         ("shares = 1.0 - 1.0 / power + folded", "shares = 1.0 - 1.0 / power", "halving-doubling without its extra step"),
         # schedules
         ("np.maximum(m - pp, 0.0)", "np.maximum(m - pp - 1, 0.0)", "zero bubble leaves out a micro-batch"),
-        ("2 * (pp - 1 - rank) + (vpp - 1) * pp", "(pp - 1 - rank) + (vpp - 1) * pp", "shorter warm-up of interleaved"),
+        ("2 * (pp - 1 - rank) + (vpp - 1) * group", "(pp - 1 - rank) + (vpp - 1) * group", "shorter warm-up of interleaved"),
         # memory of the mesh
         ("(activations + working + logits)", "(activations + working)", "allocator's slack forgets the logits"),
         ("vpp, rank) for rank in ends)) / vpp", "vpp, rank) for rank in ends))", "chunks kept whole"),
@@ -65,7 +65,7 @@ FAULTS = [
         ("(nodes - 1) / nodes / node_bytes_per_s", "1.0 / node_bytes_per_s", "servers send to themselves"),
         # rules of the mesh
         ('c["pp"] * c["vpp"] <= s.num_blocks', 'c["pp"] <= s.num_blocks', "chunks without a block"),
-        ('(c["num_micro_batches"] % c["pp"] == 0)', '(c["num_micro_batches"] > 0)', "interleaved with any number of micro-batches"),
+        ('(pp if groups == "whole" else', '(1 if groups == "whole" else', "interleaved with any number of micro-batches"),
         ('_divides_all(c["tp"], s.heads)', '_divides_all(c["tp"], s.widths)', "heads that tp does not divide"),
         ('(kv % c["tp"] == 0) | (c["tp"] % kv == 0)', '(kv % c["tp"] == 0)', "tp above the key-value heads refused"),
         # layers and devices

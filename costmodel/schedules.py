@@ -3,10 +3,10 @@
 A schedule is declared here, and its time in closed form stands in `costmodel.mesh.schedule`. The instructions are run event by event
 (`costmodel.timeline`), which checks that time.
 
-Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473,
-figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
-``forward_backward_pipelining_with_interleaving``), ZB-H1 and ZB-H2 (Qi et al. 2024, arXiv:2401.10241, figures 2 and 3), ZB-V (the same,
-section 6; counts of PyTorch's ``ScheduleZBVZeroBubble``), DualPipeV (DualPipe of DeepSeek-V3, arXiv:2412.19437, section 3.2.1, cut in
+Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473, figure 4
+top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's ``forward_backward_pipelining_with_interleaving``;
+groups of other sizes than pp: ``get_schedule_table`` there), ZB-H1 and ZB-H2 (Qi et al. 2024, arXiv:2401.10241, figures 2 and 3), ZB-V (the
+same, section 6; counts of PyTorch's ``ScheduleZBVZeroBubble``), DualPipeV (DualPipe of DeepSeek-V3, arXiv:2412.19437, section 3.2.1, cut in
 half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``), the interleaved form with forward beside backward passes
 (Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py).
 """
@@ -38,6 +38,7 @@ __all__ = [
     "Instruction",
     "Schedule",
     "chunks_of_ranks",
+    "group_size",
     "instruction_orders",
     "ranks_of_chunks",
     "schedule_of",
@@ -57,7 +58,7 @@ class Instruction:
     joined: bool = field(default=False, compare=False)
 
 
-Order = Callable[[int, int, int, int], list[Instruction]]
+Order = Callable[..., list[Instruction]]
 InFlight = Callable[[IntArray, IntArray, IntArray, IntArray], IntArray]
 Placement = Callable[[IntArray, int], IntArray]
 
@@ -73,15 +74,15 @@ class Schedule:
     Attributes
     ----------
     name : str
-    order : function of rank, pp, vpp and micro-batches
+    order : function of rank, pp, vpp and micro-batches, and of the size of their groups where they come in groups
         The instructions of a rank.
     in_flight : function of micro-batches, pp, vpp and rank, arrays
         Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks. More micro-batches are not
-        fewer, and along the ranks it only rises or only falls.
+        fewer than those of as many whole groups of pp as there are, and along the ranks it only rises or only falls.
     vpp : int
         Chunks (virtual stages) of a rank; 0: any number from 2.
     in_groups : bool
-        Micro-batches come in whole groups of pp.
+        Micro-batches go through the chunks of a rank in groups (`group_size`).
     delays_weights : bool
         Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
     trails : bool
@@ -139,17 +140,39 @@ def _one_f_one_b(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     return _alternate(forwards, backwards, pp - 1 - rank)
 
 
-def _interleaved(rank: int, pp: int, vpp: int, m: int, *, joined: bool = False) -> list[Instruction]:
-    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk.
+def group_size(m: IntArray | int, pp: IntArray | int) -> IntArray:
+    """Micro-batches that go through a chunk before a rank turns to its next one, by the number of micro-batches and of ranks.
+
+    A group of fewer than pp micro-batches would leave ranks waiting for each other, so Megatron-LM refuses it, the last group included
+    (``forward_backward_pipelining_with_interleaving``). Larger groups keep more in flight. So the size is the least of pp or more that
+    leaves no such rest: pp where it divides the micro-batches. PyTorch, which has equal groups only, chooses the same
+    (``ScheduleInterleaved1F1B``).
+
+    >>> group_size(np.array([8, 9, 10, 11, 1025]), np.array([4, 4, 4, 4, 64])).tolist()
+    [4, 5, 5, 6, 79]
+    """
+    size, m = np.maximum(pp, 1), np.asarray(m)
+    while True:
+        rest = m % size
+        small = (rest > 0) & (rest < pp) & (m >= pp)
+        if not np.any(small):
+            return np.asarray(size)
+        # A group takes one more of the rest with each micro-batch that it grows by.
+        size = size + np.where(small, -(-rest // np.maximum(m // size, 1)), 0)
+
+
+def _interleaved(rank: int, pp: int, vpp: int, m: int, group: int, *, joined: bool = False) -> list[Instruction]:
+    """Groups of micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk.
 
     Forward passes may run together with the backward pass that follows; one more of them comes first then.
     """
     forwards, backwards = [], []
-    for group in range(0, m, pp):
+    for first in range(0, m, group):
+        some = range(first, min(first + group, m))
         for v in range(vpp):
-            forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
-            backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
-    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * pp + joined
+            forwards += [Instruction("F", v * pp + rank, i) for i in some]
+            backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in some]
+    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * group + joined
     forwards[warm_up:] = [replace(item, joined=joined) for item in forwards[warm_up:]]
     return _alternate(forwards, backwards, warm_up)
 
@@ -255,9 +278,9 @@ def _dualpipe_v(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     return write.order
 
 
-def _in_warm_up(m: IntArray, pp: IntArray, vpp: IntArray, rank: IntArray) -> IntArray:
+def _in_warm_up(m: IntArray, pp: IntArray, vpp: IntArray, rank: IntArray, joined: int = 0) -> IntArray:
     """One more than the forwards of Megatron-LM's warm-up."""
-    return np.asarray(np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 1))
+    return np.asarray(np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * group_size(m, pp) + 1 + joined))
 
 
 PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
@@ -273,7 +296,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         # PipeDream-Flush, arXiv:2104.04473, section 2.2.1.
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank),  # noqa: ARG005
     ),
-    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, vpp=0, in_groups=True),
+    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, vpp=0, in_groups=True, fewest=1),
     Schedule(
         name="zero_bubble",
         order=_zero_bubble,
@@ -313,9 +336,10 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         name="combined_1f1b",
         order=partial(_interleaved, joined=True),
-        in_flight=lambda m, pp, vpp, rank: np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 2),
+        in_flight=partial(_in_warm_up, joined=1),
         vpp=0,
         in_groups=True,
+        fewest=1,
         overlaps=True,
         on_request=True,
     ),
@@ -365,7 +389,9 @@ def chunks_of_ranks(schedule: str, pp: int, vpp: int) -> IntArray:
     return np.argsort(ranks_of_chunks(schedule, pp, vpp), kind="stable").reshape(pp, vpp)
 
 
-def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int) -> list[list[Instruction]]:
+def instruction_orders(
+    schedule: str, pp: int, vpp: int, num_micro_batches: int, group: int = 0
+) -> list[list[Instruction]]:
     """The instructions of every rank, in the order in which it runs them.
 
     Parameters
@@ -373,6 +399,8 @@ def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int)
     schedule : str
         A name of `PIPELINE_SCHEDULES`.
     pp, vpp, num_micro_batches : int
+    group : int
+        Micro-batches of a group, where they come in groups; 0: `group_size`.
 
     Returns
     -------
@@ -383,7 +411,9 @@ def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int)
     >>> [f"{item.kind}{item.micro_batch}" for item in instruction_orders("1f1b", 2, 1, 3)[0]]
     ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
     """
-    return [schedule_of(schedule).order(rank, pp, vpp, num_micro_batches) for rank in range(pp)]
+    known = schedule_of(schedule)
+    groups = (group or int(group_size(num_micro_batches, pp)),) if known.in_groups else ()
+    return [known.order(rank, pp, vpp, num_micro_batches, *groups) for rank in range(pp)]
 
 
 def together(order: list[Instruction]) -> list[tuple[Instruction, ...]]:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
+import numpy as np
+
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.schedules import USUAL_SCHEDULES
+from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 
 __all__ = [
     "DEGREES",
     "DERIVED",
     "FACTS",
     "FLAGS",
+    "GROUPS",
     "NAMES",
     "Facts",
     "PlanFacts",
@@ -35,6 +40,7 @@ __all__ = [
     "of_no_plan",
     "order_in_effect",
     "outside",
+    "takes_groups",
     "values_of",
 ]
 
@@ -69,6 +75,9 @@ class Span:
         return below if self.high == inf else (*below, Span(int(self.high) + 1))
 
 
+# Groups of interleaved micro-batches (`costmodel.schedules.group_size`) that frameworks take: of pp; equal ones, as many as pp goes into
+# the micro-batches; any, of which the last may be smaller.
+GROUPS: tuple[str, ...] = ("whole", "equal", "any")
 # What a condition of a rule asks for: numbers, names, or yes and no.
 Values = Span | tuple[str, ...] | bool
 
@@ -170,11 +179,14 @@ class Rules:
         Version of the exporter's target that plans are made for; empty: there is no exporter.
     schedules : tuple of str
         Pipeline schedules that are searched, of `costmodel.schedules`.
+    groups : str
+        A name of `GROUPS`: which groups of interleaved micro-batches it takes.
     """
 
     refusals: tuple[Refusal, ...] = ()
     version: str = ""
     schedules: tuple[str, ...] = USUAL_SCHEDULES
+    groups: str = "whole"
 
     def of(self, version: str | None = None) -> tuple[Refusal, ...]:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""
@@ -365,6 +377,22 @@ def _recomputes_unequally(p: PlanFacts) -> bool:
     return any(n != min(most, length) for n, length in zip(p.recomputed, p.blocks, strict=False))
 
 
+def takes_groups(groups: str, m: IntArray, pp: IntArray) -> BoolArray:
+    """Whether micro-batches can be interleaved in groups of a kind; arrays (n,).
+
+    >>> [takes_groups(kind, np.array([8, 10, 11]), np.array([4])).tolist() for kind in GROUPS]
+    [[True, False, False], [True, True, False], [True, True, True]]
+    """
+    if groups == "any":
+        return np.ones(np.broadcast(m, pp).shape, dtype=np.bool_)
+    return np.asarray(m % (pp if groups == "whole" else np.maximum(m // pp, 1)) == 0)
+
+
+def _has_other_groups(kind: str, p: PlanFacts) -> bool:
+    m, pp = np.array(p.plan.num_micro_batches), np.array(p.plan.pp)
+    return schedule_of(p.plan.schedule).in_groups and not takes_groups(kind, m, pp)
+
+
 DERIVED: Mapping[str, Derived] = {
     "partial_recompute": Derived(
         words="recompute full of some blocks",
@@ -390,6 +418,15 @@ DERIVED: Mapping[str, Derived] = {
         test=lambda p: p.plan.schedule == "1f1b" and p.plan.num_micro_batches < p.plan.pp - 1,
         fields=("schedule", "pp", "num_micro_batches"),
     ),
+    **{
+        f"no_{kind}_groups": Derived(
+            words="num_micro_batches {num_micro_batches} with pp {pp}",
+            test=partial(_has_other_groups, kind),
+            fields=("schedule", "pp", "num_micro_batches"),
+        )
+        for kind in GROUPS
+        if kind != "any"
+    },
     # No plan over a mesh is one of the next two: they are about plans with a split per layer, and over several kinds of devices.
     "layer_splits": Derived(words="layers split by more than the batch", test=lambda _: False, fields=()),
     "unequal_ranks": Derived(words="stages of different devices", test=lambda _: False, fields=()),

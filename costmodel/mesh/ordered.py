@@ -4,7 +4,7 @@ Every rank runs its instructions in the order of the schedule (`costmodel.schedu
 for is there. A time is an array with one value per plan.
 
 More than a few micro-batches are not followed one by one. Between its beginning and its end a rank repeats the same instructions for the
-next p micro-batches (one, or two groups of pp). With m micro-batches, of which n are followed, rank r takes ``(m - n) / p`` times the
+next p micro-batches (one, or two groups). With m micro-batches, of which n are followed, rank r takes ``(m - n) / p`` times the
 longest path through such a period that begins and ends there, at a place in the middle: no rank has begun what follows there before all
 that it needs is done on the other side. Every path through these instructions is one through the whole schedule, so the time is a lower
 bound; it leaves out paths that go to and fro between ranks for longer than a period.
@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
-from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of, together
+from costmodel.schedules import Instruction, group_size, instruction_orders, ranks_of_chunks, schedule_of, together
 
 __all__ = ["ordered_s"]
 
@@ -27,7 +27,7 @@ _Items = tuple[Instruction, ...]
 _KINDS = "FBW"
 _NEVER = -1e300  # no path leads here
 _NOTHING: Mapping[int, FloatArray] = {}
-_ROUNDS = 3  # pp times so many micro-batches are followed one by one
+_ROUNDS = 3  # so many groups of micro-batches, or pp times so many, are followed one by one
 
 
 def ordered_s(
@@ -64,13 +64,14 @@ def ordered_s(
     [603.0]
     """
     in_groups = schedule_of(schedule).in_groups
-    most = _ROUNDS * pp + (pp if in_groups else 2)
-    followed: IntArray = np.where(m > most, most + (m - most) % (2 * pp if in_groups else 1), m)
-    first, kind = combined(pp, vpp, followed)
+    group = group_size(m, pp) if in_groups else pp
+    most = _ROUNDS * group + (group if in_groups else 2)
+    followed: IntArray = np.where(m > most, most + (m - most) % (2 * group if in_groups else 1), m)
+    first, kind = combined(pp, vpp, followed, group)
     total, ends = np.empty(len(m)), np.cumsum(count, axis=1)
     for n, place in enumerate(first.tolist()):
         rows = np.flatnonzero(kind == n)
-        run = _run(schedule, int(pp[place]), int(vpp[place]), int(followed[place]))
+        run = _run(schedule, int(pp[place]), int(vpp[place]), int(followed[place]), int(group[place]))
         chunk = np.arange(pp[place] * vpp[place])
         of_chunk = np.sum(chunk[None, :, None] >= ends[rows][:, None, :], axis=2)
         times = np.stack([np.take_along_axis(values[rows], of_chunk, axis=1).T for values in times_s])
@@ -126,18 +127,19 @@ def _follow(
 
 
 @lru_cache(maxsize=64)
-def _run(schedule: str, pp: int, vpp: int, m: int) -> _Run:
+def _run(schedule: str, pp: int, vpp: int, m: int, group: int) -> _Run:
     """The events of a step; a step of more micro-batches than are followed is one of these with more in the middle."""
+    # Ranks do the same again after two groups (uneven chunks go to and fro between them), or one micro-batch.
+    period = 2 * group if schedule_of(schedule).in_groups else 1
     ranks = ranks_of_chunks(schedule, pp, vpp).tolist()
-    orders = [together(order) for order in instruction_orders(schedule, pp, vpp, m)]
+    orders = [together(order) for order in instruction_orders(schedule, pp, vpp, m, group)]
     happened, ends = _happened(orders, pp * vpp)
     kinds: dict[tuple[tuple[int, int], ...], int] = {}
     events, number = _events(happened, ranks, kinds)
-    period = _period(schedule, pp)
     before: dict[int, int] = {}
     repeat: _Events = ()
-    if m > _ROUNDS * pp:
-        longer = [together(order) for order in instruction_orders(schedule, pp, vpp, m + period)]
+    if m > _ROUNDS * group:
+        longer = [together(order) for order in instruction_orders(schedule, pp, vpp, m + period, group)]
         places = _places(orders, longer, ends, period)
         before = {number[order[place][0]]: rank for rank, (order, place) in enumerate(zip(orders, places, strict=True))}
         more = {
@@ -149,11 +151,6 @@ def _run(schedule: str, pp: int, vpp: int, m: int) -> _Run:
         again = [items for items in _happened(longer, pp * vpp)[0] if items[0] in more]
         repeat = _events(again, ranks, kinds)[0]
     return _Run(kinds=tuple(kinds), ranks=pp, events=events, before=before, period=period, repeat=repeat)
-
-
-def _period(schedule: str, pp: int) -> int:
-    """Micro-batches after which ranks do the same again: one, or two groups (uneven chunks go to and fro between them)."""
-    return 2 * pp if schedule_of(schedule).in_groups else 1
 
 
 def _events(

@@ -13,6 +13,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.framework_rules import takes_groups
 from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.schedule import has_chunks
@@ -48,6 +49,7 @@ class NetworkShape:
     framework: str = ""
     uncut_chunks: tuple[int, ...] = ()  # numbers of chunks that the framework cannot cut the network into
     fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
+    groups: str = "whole"  # of interleaved micro-batches (`costmodel.mesh.framework_rules.GROUPS`)
     cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
@@ -90,6 +92,7 @@ class NetworkShape:
             framework=framework.name,
             uncut_chunks=uncut_chunks(framework, graph, modules),
             fewest_micro_batches=framework.rules.fewest_micro_batches,
+            groups=framework.rules.groups,
             cluster=cluster,
         )
 
@@ -250,6 +253,22 @@ def _domains_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
     workers, used = v["tp"] * v["cp"] * v["pp"] * v["dp"], v["domain_gpus"]
     assert shape.cluster is not None
     return f"domain_gpus {used}: {workers} GPUs need {-(-workers // used)} domains, the cluster has {shape.cluster.num_domains}"
+
+
+def _groups(shape: NetworkShape, c: Columns) -> BoolArray:
+    return np.asarray(
+        ~IN_GROUPS[c["schedule"]] | takes_groups(shape.groups, c["num_micro_batches"], np.maximum(c["pp"], 1))
+    )
+
+
+def _groups_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
+    m, pp = v["num_micro_batches"], v["pp"]
+    whole = shape.groups == "whole"
+    kind, near = (f"whole groups of pp {pp}", pp) if whole else (f"{m // pp} equal groups of", m // pp)
+    of = f" of {shape.framework}" if shape.framework else ""
+    return (
+        f"schedule {SCHEDULES[v['schedule']]}{of} needs {kind} micro-batches; there are {m} (nearby: {nearby(m, near)})"
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -422,19 +441,19 @@ RULES: tuple[Rule, ...] = (
         message=_chunks_message,
     ),
     Rule(
-        name="schedule-groups",
+        name="framework-groups",
         fields=("schedule", "num_micro_batches", "pp"),
-        doc=f"{' or '.join(np.array(SCHEDULES)[IN_GROUPS])} needs whole groups of pp micro-batches",
-        test=lambda s, c: ~IN_GROUPS[c["schedule"]] | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
-        message=lambda s, v: (  # noqa: ARG005
-            f"schedule {SCHEDULES[v['schedule']]} needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
-            f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"
-        ),
+        doc=f"{' or '.join(np.array(SCHEDULES)[IN_GROUPS])} needs whole groups of pp micro-batches, unless the framework takes others",
+        test=_groups,
+        message=_groups_message,
     ),
     Rule(
         name="schedule-micro-batches",
         fields=("schedule", "num_micro_batches", "pp"),
-        doc=f"{' or '.join(np.array(SCHEDULES)[FEWEST > 0])} needs twice as many micro-batches as ranks",
+        doc=", ".join(
+            f"{' or '.join(np.array(SCHEDULES)[n == FEWEST])} needs {n} pp micro-batches"
+            for n in np.unique(FEWEST[FEWEST > 0])
+        ),
         test=lambda s, c: c["num_micro_batches"] >= FEWEST[c["schedule"]] * c["pp"],  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
             f"schedule {SCHEDULES[v['schedule']]} needs {FEWEST[v['schedule']] * v['pp']} micro-batches for pp {v['pp']}; "

@@ -30,7 +30,7 @@ from functools import cache
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, IN_GROUPS, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
+from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
 
 __all__ = ["ChunkRuns", "has_chunks", "in_flight", "least_in_flight", "makespan_s", "schedule_is_legal"]
 
@@ -125,8 +125,8 @@ def has_chunks(schedule: IntArray, vpp: IntArray) -> BoolArray:
 def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray) -> BoolArray:
     """Which combinations a schedule can run.
 
-    Interleaved needs several ranks, several chunks per rank and whole groups of pp micro-batches (Megatron-LM's
-    ``forward_backward_pipelining_with_interleaving`` refuses others); the rest have one chunk per rank.
+    Interleaved needs several ranks, several chunks per rank and as many micro-batches as ranks (Megatron-LM's
+    ``forward_backward_pipelining_with_interleaving`` refuses others); frameworks may have rules about groups of them.
 
     Parameters
     ----------
@@ -142,12 +142,11 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
     Examples
     --------
     >>> both = np.array([2, 2])
-    >>> schedule_is_legal(both, np.array([8, 9]), np.array([4, 4]), both).tolist()
+    >>> schedule_is_legal(both, np.array([9, 3]), np.array([4, 4]), both).tolist()
     [True, False]
     """
-    groups = ~IN_GROUPS[schedule] | (m % np.maximum(pp, 1) == 0)
     return np.asarray(
-        (m >= np.maximum(FEWEST[schedule] * pp, 1)) & (pp >= np.minimum(vpp, 2)) & has_chunks(schedule, vpp) & groups
+        (m >= np.maximum(FEWEST[schedule] * pp, 1)) & (pp >= np.minimum(vpp, 2)) & has_chunks(schedule, vpp)
     )
 
 
@@ -269,7 +268,15 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
 def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _: FloatArray) -> FloatArray:
     from costmodel.mesh.interleaved import interleaved_s  # most plans do without
 
-    return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
+    time_s, whole = np.empty(len(m)), m % pp == 0
+    if not np.all(whole):
+        rows = np.flatnonzero(~whole)
+        some = runs.take(rows)
+        time_s[rows] = _in_order("interleaved")(m[rows], pp[rows], vpp[rows], some, np.zeros_like(some.backward_s))
+    rows = np.flatnonzero(whole)
+    some = runs.take(rows)
+    time_s[rows] = interleaved_s(m[rows], pp[rows], vpp[rows], some.count, some.forward_s, some.backward_s)
+    return time_s
 
 
 def _in_order(schedule: str) -> _Formula:

@@ -17,6 +17,7 @@ from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.schedules import group_size
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
@@ -149,7 +150,7 @@ FIELDS = {
     "dp_shard": "implied by the number of processes",
     "zero_stage": "--use-distributed-optimizer (1), --use-megatron-fsdp --data-parallel-sharding-strategy (2, 3)",
     "micro_batch": "--micro-batch-size",
-    "num_micro_batches": "implied by --global-batch-size",
+    "num_micro_batches": "implied by --global-batch-size; --microbatch-group-size-per-virtual-pipeline-stage",
     "recompute": "--recompute-granularity, --recompute-modules",
     "recompute_blocks": "--recompute-method block --recompute-num-layers",
     "offload_optimizer": "--optimizer-cpu-offload",
@@ -240,7 +241,12 @@ def _pipeline(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.pp == 1:
         return []
-    together = [("--overlap-moe-expert-parallel-comm",)] if plan.schedule == "combined_1f1b" else []
+    together: list[tuple[str, ...]] = (
+        [("--overlap-moe-expert-parallel-comm",)] if plan.schedule == "combined_1f1b" else []
+    )
+    group = int(group_size(plan.num_micro_batches, plan.pp))
+    if plan.vpp > 1 and group != plan.pp:
+        together.append(("--microbatch-group-size-per-virtual-pipeline-stage", str(group)))
     if not is_even_layout(job.blocks):  # implies vpp; both flags are refused
         return [("--pipeline-model-parallel-layout", layout_text(job.blocks)), *together]
     return [*([("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []), *together]
@@ -444,6 +450,7 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 
 _NUMBERS = {*_DEGREES, *_NETWORK, "global-batch-size", "seq-length", "nnodes", "nproc-per-node", "recompute-num-layers",
             "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
+            "microbatch-group-size-per-virtual-pipeline-stage",
             "num-distributed-optimizer-instances"}  # fmt: skip
 _WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
           "exp-avg-dtype", "exp-avg-sq-dtype", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe",
@@ -613,6 +620,11 @@ def _pipeline_of_run(path: Path, found: dict[str, str], numbers: dict[str, int],
         )
     if pp > 1 and vpp > 1:
         run.mesh |= {"vpp": str(vpp), "schedule": "combined_1f1b" if together else "interleaved"}
+        if numbers.get("microbatch-group-size-per-virtual-pipeline-stage", pp) > pp:
+            run.notes.append(
+                "--microbatch-group-size-per-virtual-pipeline-stage: predicted with the smallest groups that Megatron-LM takes, which "
+                "keep the fewest activations"
+            )
 
 
 _LONGEST_LAYOUT = 20_000  # characters; a letter is a layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.schedules import group_size
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
@@ -36,7 +37,7 @@ FIELDS = {
     "dp_shard": "implied by the number of processes",
     "zero_stage": "ddp and optimizer.use_distributed_optimizer (1), use_megatron_fsdp, ddp.data_parallel_sharding_strategy (2, 3)",
     "micro_batch": "train.micro_batch_size",
-    "num_micro_batches": "implied by train.global_batch_size",
+    "num_micro_batches": "implied by train.global_batch_size; model.microbatch_group_size_per_vp_stage",
     "recompute": "model.recompute_granularity, model.recompute_modules",
     "recompute_blocks": "model.recompute_method=block model.recompute_num_layers",
     "offload_optimizer": "optimizer.optimizer_cpu_offload",
@@ -109,6 +110,12 @@ def _pipeline(job: Job) -> list[str]:
         f"model.virtual_pipeline_model_parallel_size={virtual}",
         f"model.pipeline_model_parallel_layout={layout}",
         f"comm_overlap.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
+        # Recipes have filled it in for their own pp.
+        *(
+            [f"model.microbatch_group_size_per_vp_stage={group_size(plan.num_micro_batches, plan.pp)}"]
+            if plan.vpp > 1
+            else []
+        ),
         *(["comm_overlap.overlap_moe_expert_parallel_comm=true"] if plan.schedule == "combined_1f1b" else []),
     ]
 

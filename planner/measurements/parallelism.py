@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from costmodel.framework import recompute_as_needed
+from costmodel.mesh.framework_rules import takes_groups
 from costmodel.mesh.schedule import schedule_is_legal
-from costmodel.schedules import FEWEST, SCHEDULES, VPP, schedule_of
+from costmodel.schedules import FEWEST, IN_GROUPS, SCHEDULES, VPP, schedule_of
 from planner.measurements.hardware import defaults_of, framework_of_row
 from planner.measurements.tables import Row, RowSkipped
 
@@ -338,8 +339,8 @@ def chunk_choices(row: Row, pp: int, blocks: int) -> tuple[int, ...]:
 def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int, str]:
     """Names of `costmodel.schedules.SCHEDULES` for plans of ``pp`` stages with ``vpp`` chunks, by their numbers of micro-batches.
 
-    As stated, for the counts that the schedule can run; where nothing is, chunks are interleaved if the micro-batches are whole groups of
-    ``pp``.
+    As stated, for the counts that the schedule can run; where nothing is, chunks are interleaved if the framework takes groups of so many
+    micro-batches.
 
     >>> row = Row(line=2, cells={"schedule": "zero_bubble"})
     >>> schedules_of(row, 8, 1, [32]), schedules_of(row, 1, 1, [32]), schedules_of(Row(line=2, cells={}), 8, 2, [32])
@@ -353,19 +354,23 @@ def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int
         The framework does not have it.
     """
     stated = row.text("schedule") if pp > 1 else ""
-    if not stated:
-        if row.has("vpp") and vpp > 1 and any(count % pp for count in counts):
-            row.default("vpp", 1)
-        return {count: "interleaved" if vpp > 1 and count % pp == 0 else "1f1b" for count in counts}
-    position, every = SCHEDULES.index(stated), np.array(counts)
+    framework, every = framework_of_row(row), np.array(counts)
+    position = SCHEDULES.index(stated or ("interleaved" if vpp > 1 else "1f1b"))
     legal = schedule_is_legal(*np.broadcast_arrays(position, every, pp, vpp))
+    if IN_GROUPS[position]:
+        legal &= takes_groups(framework.rules.groups, every, np.array(pp))
+    if not stated:
+        if row.has("vpp") and not legal.all():
+            row.default("vpp", 1)
+        return {
+            count: SCHEDULES[position] if fits else "1f1b" for count, fits in zip(counts, legal.tolist(), strict=True)
+        }
     if not legal.any():
-        needs = (
-            "vpp of 2 or more and micro-batches in whole groups of pp" if VPP[position] == 0 else f"vpp {VPP[position]}"
-        )
-        needs += " and twice as many micro-batches as ranks" if FEWEST[position] else ""
+        needs = f"vpp {VPP[position] or 'of 2 or more'}"
+        needs += f" and {FEWEST[position]} pp micro-batches or more" if FEWEST[position] else ""
+        needs += f", in {framework.rules.groups} groups" if IN_GROUPS[position] else ""
         raise ImpossiblePlan(f"schedule {stated} needs {needs}")
-    framework, plan = framework_of_row(row), {"schedule": stated, "pp": pp, "vpp": vpp}
+    plan = {"schedule": stated, "pp": pp, "vpp": vpp}
     for rule in framework.rules.of():
         if rule.when.keys() <= plan.keys() and rule.holds_for(plan):
             raise RowSkipped(f"schedule {stated}: {rule.why}")

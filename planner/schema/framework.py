@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
-from costmodel.schedules import USUAL_SCHEDULES
+from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 from planner.schema.calibration import Costs, Source
 from planner.schema.common import FileModel, Name, Text, fail, known
 from planner.schema.records import record
@@ -117,6 +117,10 @@ class RulesEntry(FileModel):
 
     degrees: tuple[Degree, ...] | None = Field(default=None, description="degrees of a mesh plan that it has")
     schedules: tuple[Schedule, ...] | None = Field(default=None, description="pipeline schedules that it has")
+    groups: Literal["whole", "equal", "any"] = Field(
+        default="whole",
+        description="groups of interleaved micro-batches: of pp each, as many equal ones as pp goes into them, or any",
+    )
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = Field(default=None, description="stages of ZeRO that it has")
     orders: tuple[Order, ...] | None = Field(default=None, description="orders in which it numbers ranks")
     splits_blocks_alike: bool = Field(default=False, strict=True, description="every block is split as every plan does")
@@ -141,7 +145,9 @@ class RulesEntry(FileModel):
         ]
         refused = [entry.to_domain(self.source) for entry in self.refuses]
         refusals = (*missing, *kept, *refused)
-        return Rules(refusals=refusals, version=self.version, schedules=self.schedules or USUAL_SCHEDULES)
+        return Rules(
+            refusals=refusals, version=self.version, schedules=self.schedules or USUAL_SCHEDULES, groups=self.groups
+        )
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:
         """What is refused since it does not have it: condition and reason."""
@@ -165,6 +171,13 @@ class RulesEntry(FileModel):
                 {"schedule": tuple(name for name in SCHEDULES if name not in schedules)},
                 f"pipelines of {title} run {' or '.join(schedules)}",
                 f"{schedules[0]} is written",
+                "",
+            ),
+            (
+                self.groups != "any" and any(schedule_of(name).in_groups for name in schedules),
+                {f"no_{self.groups}_groups": True},
+                f"{title} interleaves {self.groups} groups of {'pp ' if self.groups == 'whole' else ''}micro-batches",
+                "",
                 "",
             ),
             (

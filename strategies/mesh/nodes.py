@@ -28,6 +28,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from costmodel.mesh.rules import holds
 from costmodel.network.graph import once
 from costmodel.schedules import FEWEST, IN_GROUPS, OVERLAPS
 from costmodel.tolerances import EQUAL
@@ -325,8 +326,11 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     """Least memory of every row, over all pipelines and modes of them."""
     size = len(rows["tp"])
     pipelines = modes.space.with_smallest_pipelines(modes.space.with_context_kinds({**rows, "_row": np.arange(size)}))
-    # Whole groups of micro-batches fill the pipeline.
-    pipelines = selected(pipelines, ~IN_GROUPS[pipelines["schedule"]] | (pipelines["deep"] > 0))
+    # Groups of micro-batches fill the pipeline, and keep no less in flight than as many whole groups of pp.
+    grouped = IN_GROUPS[pipelines["schedule"]]
+    m = pipelines["num_micro_batches"]
+    pipelines["num_micro_batches"] = np.where(grouped, m - m % pipelines["pp"], m)
+    pipelines = selected(pipelines, ~grouped | (pipelines["deep"] > 0))
     least = np.full(size, np.inf)
     for start in range(0, len(pipelines["tp"]), _CHUNK):
         piece = selected(pipelines, slice(start, start + _CHUNK))
@@ -335,6 +339,9 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
 
 
 _FULL, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
+# The first schedule that takes the same numbers of micro-batches.
+_KINDS = [(fewest, grouped, n == _1F1B) for n, (fewest, grouped) in enumerate(zip(FEWEST, IN_GROUPS, strict=True))]
+_TAKES: IntArray = np.array([_KINDS.index(kind) for kind in _KINDS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +357,7 @@ class PlanCount:
 
     space: MeshSpace
     check_time: Callable[[], None] = lambda: None  # called often
-    _pipelines: dict[int, tuple[int, int, int, int]] = field(default_factory=dict, repr=False, compare=False)
+    _pipelines: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -380,19 +387,25 @@ class PlanCount:
         """Schedules, chunks and recomputations of every node."""
         degrees, inverse = distinct(nodes["pp"])
         found = [once(self._pipelines, pp, partial(self._counted, pp)) for pp in degrees.tolist()]
-        counts = np.array(found, dtype=np.int64)[inverse]
-        whole = nodes["num_micro_batches"] % nodes["pp"] == 0
-        few = self.space.shape.fewest_micro_batches & (nodes["num_micro_batches"] < nodes["pp"] - 1)
-        many = nodes["num_micro_batches"] >= FEWEST.max() * nodes["pp"]
-        total = counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2])
-        return np.asarray(total + np.where(many, counts[:, 3], 0))
+        counts = np.array(found, dtype=np.int64).reshape(len(found), -1)[inverse]
+        columns = {name: nodes[name] for name in ("pp", "num_micro_batches")}
+        total = np.zeros(len(inverse), dtype=np.int64)
+        for n, schedule in enumerate(self._kinds):
+            kind = {**columns, "schedule": np.full(len(inverse), schedule)}
+            total += np.where(holds(self.space.shape, kind, frozenset({"num_micro_batches"})), counts[:, n], 0)
+        return total
 
-    def _counted(self, pp: int) -> tuple[int, int, int, int]:
-        """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, whole groups of them, 1F1B, and of many."""
-        pairs = [(s, self._recomputations(pp * v)) for s, v in self.space.chunkings(pp)]
-        grouped, many = (sum(count for s, count in pairs if kind[s] > 0) for kind in (IN_GROUPS, FEWEST))
-        usual = sum(count for s, count in pairs if s == _1F1B)
-        return sum(count for _, count in pairs) - grouped - many - usual, grouped, usual, many
+    @property
+    def _kinds(self) -> list[int]:
+        """A schedule of every kind that takes the same numbers of micro-batches."""
+        return sorted(set(_TAKES[self.space.categories("schedule", SCHEDULES)].tolist()))
+
+    def _counted(self, pp: int) -> tuple[int, ...]:
+        """Schedules, chunks and recomputations of a pipeline degree, by kind of schedule."""
+        counts = dict.fromkeys(self._kinds, 0)
+        for schedule, vpp in self.space.chunkings(pp):
+            counts[int(_TAKES[schedule])] += self._recomputations(pp * vpp)
+        return tuple(counts.values())
 
     def _recomputations(self, chunks: int) -> int:
         self.check_time()

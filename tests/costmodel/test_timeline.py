@@ -19,7 +19,7 @@ def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
     rules = schedule_of(name)
     pp = draw(st.integers(2 if rules.is_chunked else 1, 5))
     vpp = rules.vpp or draw(st.integers(2, 3))
-    m = draw(st.integers(1, 3)) * pp if rules.in_groups else draw(st.integers(1, 9))
+    m = draw(st.integers(max(rules.fewest * pp, 1), 3 * pp if rules.in_groups else 9 + rules.fewest * pp))
     chunks = pp * vpp
 
     def times(count: int, least: float = 0.0) -> tuple[float, ...]:

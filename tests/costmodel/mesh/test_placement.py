@@ -34,7 +34,7 @@ def test_ranks_run_the_chunks_that_are_declared_theirs(schedule: str) -> None:
         assert [sorted({item.chunk for item in order}) for order in orders] == own.tolist()
 
 
-def _all_forward_then_all_back(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+def _all_forward_then_all_back(rank: int, pp: int, _vpp: int, m: int, _group: int) -> list[Instruction]:
     down, up = rank, 2 * pp - 1 - rank
     passes = [("F", down), ("F", up), ("B", up), ("B", down)]
     return [Instruction(kind, chunk, i) for kind, chunk in passes for i in range(m)]

@@ -207,6 +207,23 @@ def test_no_schedule_is_written_as_another_without_a_word(target: str, version: 
 
 @pytest.mark.parametrize(
     ("target", "words"),
+    [
+        ("megatron", "--microbatch-group-size-per-virtual-pipeline-stage 6"),
+        ("megatron-bridge", "model.microbatch_group_size_per_vp_stage=6"),
+    ],
+)
+def test_groups_of_micro_batches_are_written(target: str, words: str) -> None:
+    """11 micro-batches on 4 ranks in groups of 6 and 5; PyTorch has equal groups only."""
+    plan = MeshPlan(pp=4, vpp=2, schedule="interleaved", dp_shard=2, zero_stage=1, num_micro_batches=11)
+    assert any(words in text for text in make_export(job_of(plan), target).files.values())
+    for groups, refused in ((10, False), (11, True)):
+        other = job_of(dataclasses.replace(plan, num_micro_batches=groups))
+        found = broken_rules(exporter_of("torchtitan"), other, "2026-08")[0]
+        assert any("equal groups" in sentence for sentence in found) == refused
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
     [("megatron", "--overlap-moe-expert-parallel-comm"), ("megatron-bridge", "overlap_moe_expert_parallel_comm=true")],
 )
 def test_passes_that_run_together_are_written(target: str, words: str) -> None:

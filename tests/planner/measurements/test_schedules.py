@@ -36,6 +36,7 @@ def test_chunks_that_nobody_states_are_the_habit_of_the_framework() -> None:
     assert found.plan is not None
     assert times[found.plan.vpp] == found.predicted_s
     assert found.plan.vpp > 1
+    assert plan_of(**{**NEMO, "global_batch": "48"}).vpp > 1  # 6 micro-batches on 4 ranks: one group
     (interleaved,) = run(**PIPELINE, schedule="interleaved").comparisons
     others = [seconds(run(**PIPELINE, vpp=str(v))) for v in (2, 4, 8)]
     assert (interleaved.predicted_s, interleaved.slowest) == (min(others), pytest.approx(max(others) / min(others)))
@@ -43,7 +44,7 @@ def test_chunks_that_nobody_states_are_the_habit_of_the_framework() -> None:
 
 @pytest.mark.parametrize(
     "cells",
-    [{"vpp": "1"}, {"schedule": "1f1b"}, {"framework": "megatron-lm"}, {"global_batch": "48"}, {"pp": "1", "dp": "16"}],
+    [{"vpp": "1"}, {"schedule": "1f1b"}, {"framework": "megatron-lm"}, {"global_batch": "24"}, {"pp": "1", "dp": "16"}],
 )
 def test_chunks_are_none_where_a_row_says_so_or_none_can_be(cells: dict[str, str]) -> None:
     (found,) = run(**{**NEMO, **cells}).comparisons
@@ -59,11 +60,11 @@ def test_chunks_are_none_where_a_row_says_so_or_none_can_be(cells: dict[str, str
         ({"schedule": "zero_bubble", "vpp": "2"}, "schedule zero_bubble needs vpp 1"),
         (
             {"schedule": "interleaved", "vpp": "1"},
-            "schedule interleaved needs vpp of 2 or more and micro-batches in whole groups of pp",
+            "schedule interleaved needs vpp of 2 or more and 1 pp micro-batches or more, in whole groups",
         ),
         (
             {"schedule": "interleaved", "vpp": "2", "global_batch": "48"},
-            "schedule interleaved needs vpp of 2 or more and micro-batches in whole groups of pp",
+            "schedule interleaved needs vpp of 2 or more and 1 pp micro-batches or more, in whole groups",
         ),
         (
             {"schedule": "zero_bubble", "framework": "megatron-lm"},

@@ -103,10 +103,14 @@ def run_by_framework(model: MeshModel, plans: MeshBatch) -> MeshBatch:
     legal = np.ones(size, dtype=np.bool_)
     longest = np.array([max(model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
     node = model.cluster.devices_of_node
+    in_groups = np.isin(plans.schedule, [SCHEDULES.index(name) for name in ("interleaved", "combined_1f1b")])
     derived = {
         "partial_recompute": (plans.recompute == RECOMPUTE.index("full")) & (plans.recompute_blocks < longest),
         "part_nodes": (plans.workers > node) & (plans.workers % node > 0),
         "few_micro_batches": (plans.schedule == SCHEDULES.index("1f1b")) & (plans.num_micro_batches < plans.pp - 1),
+        "no_whole_groups": in_groups & (plans.num_micro_batches % plans.pp > 0),
+        "no_equal_groups": in_groups
+        & (plans.num_micro_batches % np.maximum(plans.num_micro_batches // plans.pp, 1) > 0),
         "odd_pieces": (plans.cp > 1) & (facts.positions % (2 * plans.cp) > 0),
         "repeated_kv_heads": np.any([heads % plans.tp > 0 for heads in facts.kv_heads], axis=0),
         **dict.fromkeys(("own_stages", "block_splits", "unequal_recompute"), np.zeros(size, dtype=np.bool_)),

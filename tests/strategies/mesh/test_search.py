@@ -60,7 +60,8 @@ def test_the_best_plans_are_those_of_brute_force_with_schedules_that_are_asked_f
     """Those of a framework that names them all, or of a user who names one."""
     rng = random.Random(seed)
     workload, cluster, _ = random_case(seed)
-    workload = replace(workload, framework=Framework(name="all", rules=Rules(schedules=SCHEDULES)))
+    rules = Rules(schedules=SCHEDULES, groups=rng.choice(["any", "equal"]))
+    workload = replace(workload, framework=Framework(name="all", rules=rules))
     model = MeshModel.build(workload, cluster, MeshAssumptions(host_launch_s=0.0))
     restriction = MeshRestriction(degrees={"cp": Bounds(high=1), "pp": Bounds(low=2), "micro_batch": Bounds(high=2)})
     plans = all_plans(model, 4)
