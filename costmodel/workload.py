@@ -32,6 +32,11 @@ class Workload:
     framework: Framework = NO_FRAMEWORK
     assumptions: LayerAssumptions = WELL_TUNED  # of plans with a split per layer
 
+    @property
+    def gradient_bytes(self) -> float:
+        """Per weight, of the gradients that plans with a split per layer keep and exchange: those of the framework, else of the format."""
+        return max(float(self.precision.gradient_bytes), self.framework.defaults.gradient_bytes or 0.0)
+
     def micro_batch(self, num_micro_batches: int) -> int:
         """Samples of one micro-batch over all workers: the largest share when it does not divide."""
         return -(-self.global_batch // num_micro_batches)

@@ -340,7 +340,7 @@ class _Costing:
         times = np.zeros((max(len(workload.collectives), 1), len(weights), len(self.zero)))
         exchanged = [k for k, share in enumerate(weights) if workload.training and np.any(share > 0)]
         if exchanged:
-            message = np.stack([weights[k] for k in exchanged]) * workload.precision.gradient_bytes
+            message = np.stack([weights[k] for k in exchanged]) * workload.gradient_bytes
             for c, name in enumerate(workload.collectives):
                 times[c, exchanged] = all_reduce_s(name, message, self.spans.gradient, self.cluster)
         if workload.assumptions.parameter_servers:
@@ -353,7 +353,7 @@ class _Costing:
         p = self.workload.precision
         if not self.workload.training:
             return p.weight_bytes
-        return p.weight_bytes + p.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
+        return p.weight_bytes + self.workload.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
 
     def _inner_s(self, exchanges: tuple[InnerExchange, ...]) -> dict[str, FloatArray]:
         """Time of the exchanges inside a layer by phase."""
@@ -428,7 +428,7 @@ def storage_read_s(workload: Workload, cluster: Cluster, workers: ArrayLike) -> 
 
 
 # Fields of a workload that change costs other than the times of a device.
-_WORK = ("precision", "optimizer", "training", "collectives")
+_WORK = ("precision", "optimizer", "training", "collectives", "gradient_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

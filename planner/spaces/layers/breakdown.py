@@ -102,7 +102,7 @@ def memory_parts(resolved: Resolved, plan: Plan, total_bytes: float) -> tuple[tu
     frozen = any(layer.is_frozen for layer in workload.graph.layers)
     if workload.training and not frozen:
         shares |= {
-            "gradients": precision.gradient_bytes,
+            "gradients": workload.gradient_bytes,
             "optimizer state and master weights": precision.master_bytes + workload.optimizer.state_bytes,
         }
     name = {"weights": "weights, their gradients and optimizer state"} if frozen and workload.training else {}

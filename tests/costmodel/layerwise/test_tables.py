@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.framework import NO_FRAMEWORK, Defaults, Framework
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
@@ -96,6 +97,25 @@ def test_gradient_exchange_is_a_ring_of_the_share() -> None:
     ):
         expected = 2 * (ranks - 1) / ranks * message * share / 1e9
         assert costs.exchange_s[0, table.row_of(split)] == pytest.approx(expected), split
+
+
+def test_gradients_are_as_wide_as_the_framework_has_them() -> None:
+    """Mixed precision by casts in front of operators: weights and their gradients stay in fp32, in 16 bits as in 32."""
+    table = split_table([12])
+    row = table.row_of(Split(batch=12))
+
+    def tables(framework: Framework, precision: str = "fp16", like: CostTables | None = None) -> CostTables:
+        case = workload(NET, precision=PRECISIONS[precision], framework=framework)
+        return CostTables(case, CLUSTER, table, 1, like)
+
+    narrow, wide = tables(NO_FRAMEWORK), tables(Framework(name="casts", defaults=Defaults(gradient_bytes=4.0)))
+    assert wide.layers[1].exchange_s[0, row] == 2 * narrow.layers[1].exchange_s[0, row]
+    assert wide.layers[1].exchange_s[0, row] == tables(NO_FRAMEWORK, "fp32").layers[1].exchange_s[0, row]
+    weights = 9 * 8 * 16 + 16 + 2 * 16
+    assert wide.layers[1].static_bytes[row] - narrow.layers[1].static_bytes[row] == pytest.approx(2 * weights)
+    # Tables of another width are not those of this one.
+    again = tables(NO_FRAMEWORK, like=wide)
+    assert again.layers[1].exchange_s[0, row] == narrow.layers[1].exchange_s[0, row]
 
 
 def test_exchanges_inside_layers() -> None:

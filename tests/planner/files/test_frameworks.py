@@ -111,6 +111,22 @@ def test_megatron_as_of_its_code() -> None:
     assert framework_of("Megatron-LM").mesh_assumptions(has_fp4=True).captured == 0.0
 
 
+@pytest.mark.parametrize(
+    ("framework", "fp16"),
+    [
+        ("PyTorch", 4.0),
+        ("TensorFlow 1.15 + XLA", 4.0),
+        ("Paddle", 4.0),
+        ("transformers", 4.0),
+        ("MXNet", 2.0),
+        ("Megatron-LM", 2.0),
+    ],
+)
+def test_width_of_gradients_in_fp16(framework: str, fp16: float) -> None:
+    """Automatic mixed precision leaves weights and gradients in 32 bits; Megatron, and MXNet's models cast to float16, do not."""
+    assert framework_of(framework).mesh_assumptions(precision=PRECISIONS["fp16"]).main_gradient_bytes == fp16
+
+
 def test_llm_foundry_waits_for_the_weights_of_backward_passes() -> None:
     """A default of Composer; nothing of it is fitted."""
     found = framework_of("llm-foundry/Composer PyTorch FSDP")
