@@ -71,7 +71,7 @@ FAULTS = [
         # layers and devices
         ("best is None else np.minimum(best, total)", "best is None else np.maximum(best, total)", "slowest algorithm"),
         ("held * placed.pairs.moved", "held", "resharding moves what stays"),
-        ("p.gradient_bytes + p.master_bytes + self", "p.gradient_bytes + self", "per-layer memory without master weights"),
+        ("gradient_bytes + p.master_bytes + self", "gradient_bytes + self", "per-layer memory without master weights"),
         ("self.busy_w + self.host_w)", "self.busy_w + self.idle_w + self.host_w)", "idle power twice"),
         ("device.price_per_hour / _SECONDS_PER_HOUR", "device.price_per_hour", "money per hour as money per second"),
         ("min(_LINK_SHARE * link, _COPY_SHARE * own)", "_LINK_SHARE * link", "memory of the host never limits its link"),
