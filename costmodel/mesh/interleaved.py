@@ -1,8 +1,8 @@
 """The interleaved schedule: the longest path through the places where a critical path can turn.
 
-Chunk ``c = v pp + r`` lives on rank r. A rank runs *rounds* of pp micro-batches: forward round k is the rank's chunk ``k % vpp`` and
-backward round k its chunk ``vpp - 1 - k % vpp``; after a warm-up of ``2 d + (vpp - 1) pp`` forwards (d ranks follow it) it alternates
-one forward and one backward (Narayanan et al. 2021, arXiv:2104.04473, figure 4; Megatron-LM).
+Chunk ``c = v pp + r`` lives on rank r. A rank runs *rounds* of N micro-batches, pp or more: forward round k is the rank's
+chunk ``k % vpp`` and backward round k its chunk ``vpp - 1 - k % vpp``; after a warm-up of ``2 d + (vpp - 1) N`` forwards (d
+ranks follow it) it alternates one forward and one backward (Narayanan et al. 2021, arXiv:2104.04473, figure 4; Megatron-LM).
 
 The time of a step is the longest path through forwards and backwards along a rank, from rank to rank and from the last rank's chunk
 v to the first rank's chunk v + 1 (backwards the other way round). A path stays on a rank as long as that rank's present chunks are
@@ -12,7 +12,7 @@ recursion over rounds and a few ranks. It is a lower bound, since every path tha
 exact for 97-99 % of some 5,000 random uneven plans (pp to 16, vpp to 8) and at most 0.9 % short; with chunk times that differ by a
 factor of 50 at random it was exact for 87 % and at most 9 % short.
 
-More than a few groups of pp micro-batches are not followed one by one: in the middle of the step the path repeats itself, on one
+More than a few groups of N micro-batches are not followed one by one: in the middle of the step the path repeats itself, on one
 rank or on a cycle of several, and the recursion measures the length of that repetition from every rank.
 
 Which event follows which, and how often every chunk runs between them, is the same for all plans with the same pp, vpp, runs of chunks
@@ -34,7 +34,7 @@ __all__ = ["interleaved_s"]
 
 
 _NEVER = -1e300  # no path leads here
-_GROUPS = 4  # groups of pp micro-batches followed one by one
+_GROUPS = 4  # groups of micro-batches followed one by one
 _ROWS = 1024  # plans at a time: tables of (messages, plans) stay in a core's cache
 _FEW = 32  # fewer plans with the same runs of chunks go together with others
 # Messages on their way: each of these for the first, and (+ _LAST) for the last micro-batch of a round.
@@ -43,14 +43,20 @@ _LAST = 1
 
 
 def interleaved_s(
-    m: IntArray, pp: IntArray, vpp: IntArray, count: IntArray, forward_s: FloatArray, backward_s: FloatArray
+    m: IntArray,
+    pp: IntArray,
+    vpp: IntArray,
+    size: IntArray,
+    count: IntArray,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
 ) -> FloatArray:
     """Time of all forwards and backwards of a step.
 
     Parameters
     ----------
-    m, pp, vpp : arrays (n,)
-        Micro-batches (a multiple of pp), ranks (2 or more), chunks per rank.
+    m, pp, vpp, size : arrays (n,)
+        Micro-batches, ranks (2 or more), chunks per rank, and micro-batches of a group: from pp to 2 pp - 1, a divisor of m.
     count, forward_s, backward_s : arrays (n, R)
         Runs of equal chunks, as in `costmodel.mesh.schedule.ChunkRuns`.
 
@@ -63,12 +69,12 @@ def interleaved_s(
     Equal chunks: ``m vpp t + (pp - 1) t`` with t = F + B of a chunk.
 
     >>> time, four = np.array([[1.0]]), np.array([4])
-    >>> interleaved_s(4 * four, four, four // 2, np.array([[8]]), time, 2 * time).tolist()
+    >>> interleaved_s(4 * four, four, four // 2, four, np.array([[8]]), time, 2 * time).tolist()
     [105.0]
     """
-    groups, chunks = m // pp, count.astype(np.int64)
+    groups, chunks = m // size, count.astype(np.int64)
     followed = np.minimum(groups, _GROUPS + 1)
-    first, kind = combined(vpp, followed, pp, *chunks.T)
+    first, kind = combined(vpp, followed, pp, size, *chunks.T)
     order = np.argsort(kind, kind="stable")
     times = np.concatenate([forward_s.T, backward_s.T]).take(order, axis=1)
     ends = np.cumsum(np.bincount(kind, minlength=len(first))).tolist()
@@ -76,7 +82,7 @@ def interleaved_s(
     few: dict[int, list[tuple[_Path, FloatArray, IntArray]]] = {}
     for n, begin, end in zip(first.tolist(), [0, *ends], ends, strict=False):
         runs = np.flatnonzero(chunks[n])
-        key = int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist())
+        key = int(pp[n]), int(vpp[n]), int(size[n]), int(followed[n]), tuple(chunks[n, runs].tolist())
         used = np.concatenate([runs, runs + chunks.shape[1]])
         path = _path(*key)
         if end - begin < _FEW:
@@ -155,12 +161,12 @@ def _follow(events: IntArray, state: FloatArray, added: FloatArray) -> None:
 
 # With some 100 kB each; the refinement of two plans goes through some 300, and comes back to many.
 @lru_cache(maxsize=512)
-def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
+def _path(pp: int, vpp: int, size: int, groups: int, count: tuple[int, ...]) -> _Path:
     """The path of a kind of plans; more than `_GROUPS` groups are any number."""
-    columns, left = _columns(pp, count)
+    columns, left = _columns(pp, size, count)
     followed = min(groups, _GROUPS)
-    route = _route(vpp, vpp * followed, len(columns), left, pp % 2 == 0, groups > _GROUPS)
-    work = _Work.of(pp, vpp, followed, count, columns, left)
+    route = _route(vpp, vpp * followed, len(columns), left, size % 2 == 0, groups > _GROUPS)
+    work = _Work.of(pp, vpp, size, followed, count, columns, left)
     sender, receiver = route.messages
     before, after = (a.reshape(-1, a.shape[-1]) for a in (work.before, work.after))
     return _Path(
@@ -192,7 +198,7 @@ class _Route:
 
 @lru_cache(maxsize=1024)
 def _route(vpp: int, rounds: int, columns: int, left: int, is_even: bool, repeats: bool) -> _Route:
-    """The events on so many columns, `left` of them in the first half; `is_even`: ranks of the pipeline."""
+    """The events on so many columns, `left` of them in the first half; `is_even`: micro-batches of a round."""
     events = _Events(vpp, rounds, columns, left, is_even)
     for k in range(vpp):
         events.forward_left(k)
@@ -307,22 +313,24 @@ class _Work:
     group: FloatArray  # (U, T) of a group of micro-batches
 
     @classmethod
-    def of(cls, pp: int, vpp: int, groups: int, count: tuple[int, ...], columns: IntArray, left: int) -> _Work:
+    def of(
+        cls, pp: int, vpp: int, size: int, groups: int, count: tuple[int, ...], columns: IntArray, left: int
+    ) -> _Work:
         """Count how often chunks run."""
         forward, backward, forward_out, backward_out = (
             np.tile(a, (groups, 1, 1)) for a in _passes(pp, vpp, count, columns)
         )
         rounds, _, runs = forward.shape
         none = np.zeros((1, *forward.shape[1:]))
-        forwards, backwards = (np.concatenate([none, pp * np.cumsum(a, axis=0)]) for a in (forward, backward))
+        forwards, backwards = (np.concatenate([none, size * np.cumsum(a, axis=0)]) for a in (forward, backward))
         present = np.concatenate([forward, none])
         # Columns by how many rounds more than vpp (vpp - 1) forwards are ahead when a forward (backward) round begins; into the
         # round of the other kind that is going on then, they have come as many micro-batches as the offset says.
         behind, u = pp - 1 - columns, np.arange(len(columns))
-        is_early = u < left + (pp % 2 == 0)
+        is_early = u < left + (size % 2 == 0)
         ahead = is_early.astype(np.int64)
-        backward_offset = np.where(is_early, 2 * (pp - behind), pp - 2 * behind)[:, None]
-        forward_offset = np.where(is_early, 2 * behind - pp, 2 * behind)[:, None] + 1
+        backward_offset = np.where(is_early, 2 * (size - behind), size - 2 * behind)[:, None]
+        forward_offset = np.where(is_early, 2 * behind - size, 2 * behind)[:, None] + 1
         before = np.empty((4, *forward.shape[:2], 2 * runs))
         # In terms of the times forward, and of the times backward.
         ahead_of, back_of = before[..., :runs], before[..., runs:]
@@ -344,10 +352,13 @@ class _Work:
         return cls(before=before, after=after, group=group)
 
 
-def _columns(pp: int, count: tuple[int, ...]) -> tuple[IntArray, int]:
-    """Ranks worth staying on, and how many of them are in the first half: both ends, the middle, both sides of borders of runs."""
+def _columns(pp: int, size: int, count: tuple[int, ...]) -> tuple[IntArray, int]:
+    """Ranks worth staying on, and how many of them are in the first half: both ends, the middle, both sides of borders of runs.
+
+    The middle rank is as far from the end as half of a round.
+    """
     borders = np.concatenate([[0], np.cumsum([n for n in count if n])])
-    middle = (pp - 1) // 2
+    middle = pp - 1 - size // 2
     ranks = np.unique(np.concatenate([borders % pp, (borders - 1) % pp, [middle]]))
     return ranks, int(np.searchsorted(ranks, middle))
 

@@ -30,7 +30,7 @@ from functools import cache
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
+from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule, group_size
 
 __all__ = ["ChunkRuns", "has_chunks", "in_flight", "least_in_flight", "makespan_s", "schedule_is_legal"]
 
@@ -268,14 +268,16 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
 def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _: FloatArray) -> FloatArray:
     from costmodel.mesh.interleaved import interleaved_s  # most plans do without
 
-    time_s, whole = np.empty(len(m)), m % pp == 0
-    if not np.all(whole):
-        rows = np.flatnonzero(~whole)
-        some = runs.take(rows)
-        time_s[rows] = _in_order("interleaved")(m[rows], pp[rows], vpp[rows], some, np.zeros_like(some.backward_s))
-    rows = np.flatnonzero(whole)
+    size, time_s = group_size(m, pp), np.empty(len(m))
+    equal = (m % size == 0) & (size < 2 * pp)
+    rows, others = np.flatnonzero(equal), np.flatnonzero(~equal)
+    if len(others):
+        some = runs.take(others)
+        time_s[others] = _in_order("interleaved")(
+            m[others], pp[others], vpp[others], some, np.zeros_like(some.backward_s)
+        )
     some = runs.take(rows)
-    time_s[rows] = interleaved_s(m[rows], pp[rows], vpp[rows], some.count, some.forward_s, some.backward_s)
+    time_s[rows] = interleaved_s(m[rows], pp[rows], vpp[rows], size[rows], some.count, some.forward_s, some.backward_s)
     return time_s
 
 
