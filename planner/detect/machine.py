@@ -282,6 +282,10 @@ def network_level(
         Fact(key="latency", text=f"{number_text(latency_s * 1e6)} us", source=like, is_known=False),
         Fact(key="efficiency", text=number_text(efficiency), source=like, is_known=False, is_mapping=True),
     ]
+    if not is_remote_memory:
+        facts.append(
+            Fact(key="transport", text="tcp", source="no RDMA adapter", is_known=bool(adapters), is_mapping=True)
+        )
     return FoundLevel(name=kind, size=nodes, facts=tuple(facts), source=how)
 
 
@@ -356,6 +360,8 @@ def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachin
         network_level(near, len(gpus), nodes, usual, total=len(adapters)),
     ]
     remarks = []
+    if any(adapter.is_remote_memory for adapter in near) and not any(map(system.exists, _PEER_MEMORY)):
+        remarks.append(_NO_PEER_MEMORY)
     if any(gpu.is_cut for gpu in gpus):
         remarks.append("MIG is on: each GPU is described whole; an instance has only a part of its memory and rates")
     words = " and ".join(f"{count} x {kinds[name].label}" for name, count in counts.items())
@@ -367,6 +373,15 @@ def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachin
         levels=tuple(levels),
         remarks=tuple(remarks),
     )
+
+
+# Kernel modules by which RDMA adapters read the memory of GPUs. Newer kernels and drivers can do without, by DMA-BUF (NCCL user guide,
+# NCCL_DMABUF_ENABLE), which no file tells.
+_PEER_MEMORY = ("/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem")
+_NO_PEER_MEMORY = (
+    "neither nvidia_peermem nor nv_peer_mem is loaded: unless NCCL_DEBUG=INFO shows GDRDMA, data pass through the host; give the network "
+    "'transport: host', and the host its link"
+)
 
 
 def _without_gpus(system: System, nodes: int, processes: int) -> FoundMachine:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import all_reduce_s, cheapest_s
 from costmodel.hardware.device import Device
+from planner.files.naming.devices import device_called
 from planner.schema.cluster import ClusterFile
 from planner.schema.device import DeviceFile
 
@@ -444,6 +446,28 @@ def test_a_group_may_have_links_of_its_own() -> None:
 )
 def test_links_of_a_group_join_the_cluster_s_units(levels: list[dict[str, Any]], message: str) -> None:
     assert message in messages(ClusterFile, several(levels=levels))
+
+
+@pytest.mark.parametrize(
+    ("name", "instance", "transport", "node_bytes_per_s"),
+    [
+        ("aws-p3", "p3.16xlarge", "tcp", 2.5e9),  # 80 % of 25 Gb/s
+        ("aws-p3dn", "p3dn.24xlarge", "tcp", 6.3e9),  # 0.8 x 15.75 / 2 GB/s of PCIe 3.0, two GPUs on a switch
+        ("aws-g4dn", "g4dn.12xlarge", "tcp", 5e9),
+        ("aws-g5", "g5.48xlarge", "tcp", 10e9),
+        ("azure-ndv2", "ND40rs_v2", "host", 6.3e9),
+        ("gcp-v100", "n1-standard-96, 8 V100", "tcp", 6.3e9),
+        ("gcp-a2", "a2-highgpu-8g", "tcp", 10e9),
+    ],
+)
+def test_what_nodes_of_clouds_without_gpudirect_reach(
+    name: str, instance: str, transport: str, node_bytes_per_s: float
+) -> None:
+    made = cluster(name)
+    assert device_called(instance) == (made.device.name, name)
+    assert made.levels[-1].transport == transport
+    devices = np.prod([level.size for level in made.levels[:-1]])
+    assert devices * made.levels[-1].bandwidth_bytes_per_s * made.levels[-1].reached == pytest.approx(node_bytes_per_s)
 
 
 def test_bundled_mixed_clusters() -> None:

@@ -41,6 +41,19 @@ def test_dgx_h100(tmp_path: Path) -> None:
     assert loaded(machines.dgx_h100(), tmp_path, nodes=4).max_devices == 32
 
 
+def test_what_adapters_need_to_read_the_memory_of_gpus(tmp_path: Path) -> None:
+    """Without the module a remark says so; Ethernet goes by TCP in any case."""
+    without, system = machines.dgx_h100(), machines.dgx_h100()
+    assert [remark for remark in detect(without).remarks if remark.startswith("neither nvidia_peermem")]
+    system.files["/sys/module/nvidia_peermem/refcnt"] = "8"
+    assert not [remark for remark in detect(system).remarks if remark.startswith("neither nvidia_peermem")]
+    assert [level.transport for level in loaded(without, tmp_path).levels] == ["direct", "direct"]
+    # RDMA over Ethernet is no TCP.
+    assert loaded(machines.four_a100_pcie(bridges=False), tmp_path).levels[-1].transport == "direct"
+    system.files = {path: text for path, text in system.files.items() if "/infiniband/" not in path}
+    assert loaded(system, tmp_path).levels[-1].transport == "tcp"
+
+
 def test_pairs_of_a100_with_bridges(tmp_path: Path) -> None:
     cluster = loaded(machines.four_a100_pcie(bridges=True), tmp_path)
     assert cluster.device.name == "a100-pcie-80gb"
