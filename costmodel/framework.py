@@ -116,6 +116,11 @@ class LayerAssumptions:
         "1: convolutions by Winograd's method and by FFT are tried, too; 0: only products of matrices",
         "cuDNN since its version 3",
     )
+    layer_overlap: float = assumption(
+        1.0,
+        "1: the gradients of a layer are exchanged while those of the layers before it are computed; 0: all after the backward pass",
+        "PyTorch DDP (arXiv:2006.15704, section 3.2.3), Horovod (arXiv:1802.05799), Caffe since its release 1.0 (layer_wise_reduce)",
+    )
     fused_activation: float = assumption(
         0.0, "1: the kernel before it computes an activation", "none unless a framework says otherwise"
     )

@@ -75,7 +75,12 @@ class Preset:
         device = assumptions.device_as_used(device_with(device, dict(self.constants)))
         update = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
         roofline = RooflineCompute(
-            device=device, precision=precision, optimizer=update, alone=alone, software=assumptions.image_software()
+            device=device,
+            precision=precision,
+            optimizer=update,
+            alone=alone,
+            software=assumptions.image_software(),
+            overlaps_exchange=bool(assumptions.layer_overlap),
         )
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
 

@@ -272,6 +272,7 @@ def _compute(
         precision=precision,
         optimizer=optimizer,
         software=assumptions.image_software(),
+        overlaps_exchange=bool(assumptions.layer_overlap),
     )
     if request.cost_model == "roofline":
         if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:

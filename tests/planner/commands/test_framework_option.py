@@ -47,6 +47,20 @@ def test_no_blocks_to_recompute_take_the_place_of_what_it_does(document: Any, fr
         assert plan.endswith(said)
 
 
+def test_what_exchanges_after_the_backward_pass_hides_nothing(document: Any) -> None:
+    """Torch7 reduces gradients when all backward passes are done; other libraries layer by layer, behind the passes before."""
+    asked = "estimate alexnet --family data --gpus 16 --cluster aws-p3 --batch 512 --precision fp32"
+    after = document(f"{asked} --framework torch7")["plans"][0]
+    behind = document(f"{asked} --framework torch7 --assume layer_overlap=1")["plans"][0]
+    assert after["exposed_exchange_s"] == pytest.approx(after["exchange_s"], rel=1e-12)
+    assert behind["exchange_s"] == after["exchange_s"]
+    assert behind["exposed_exchange_s"] < after["exposed_exchange_s"]
+    assert after["step_time_s"] - behind["step_time_s"] == pytest.approx(
+        after["exposed_exchange_s"] - behind["exposed_exchange_s"]
+    )
+    assert document(f"{asked} --framework caffe")["plans"][0]["exposed_exchange_s"] < after["exposed_exchange_s"]
+
+
 def test_a_file_of_ones_own(new_file: Any) -> None:
     path = new_file(
         "mine.yaml",
