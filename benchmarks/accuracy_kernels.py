@@ -358,7 +358,7 @@ def collectives(data: Data) -> list[str]:
     changed = {"p5": _foreign_p5, "NV_TitanX": _foreign_titan, a100: _foreign_a100}
     foreign = [found(by_machine[machine]) for machine, found in changed.items()]
     same = [errors(collective_rows.predict(by_machine[m], DEFAULT)) for m in by_machine if m not in changed]
-    lines.append(Line(name="p5, ring step of nanotron's training steps (60 us)", errors=foreign[0]))
+    lines.append(Line(name="p5, steps of rings from the latency alone", errors=foreign[0]))
     lines.append(Line(name="NV_TitanX, efficiencies of the P100's machine", errors=foreign[1]))
     lines.append(Line(name="A100 of AIConfigurator, latency of the H100", errors=foreign[2]))
     lines.append(Line(name="**all, left out by machine**", errors=np.concatenate([*foreign, *same])))
@@ -372,8 +372,8 @@ def collectives(data: Data) -> list[str]:
 
 
 def _foreign_p5(rows: Sequence[Row]) -> FloatArray:
-    """What the cluster file was fitted to is replaced by what other measurements say."""
-    return _with_levels(rows, lambda level: replace(level, ring_step_s=60e-6) if level.ring_step_s else level)
+    """The step of a ring was fitted to these rows; the latency is from other measurements."""
+    return _with_levels(rows, lambda level: replace(level, ring_step_s=0.0))
 
 
 def _foreign_titan(rows: Sequence[Row]) -> FloatArray:

@@ -101,6 +101,8 @@ class Protocol:
         Needs links by which devices read the memory of one another.
     copies : bool
         What arrives lands in the library's buffers and is copied to its place.
+    in_flight : float
+        Pieces that a rank of a ring may send its neighbour before the first is acknowledged.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Protocol:
     is_ordered: bool = False
     stays_in_domain: bool = False
     copies: bool = False
+    in_flight: float = np.inf
 
 
 # NCCL's own model of its protocols, NVIDIA/nccl src/graph/tuning.cc of 2.28 (Zhiyi Hu et al., Demystifying NCCL, arXiv:2507.04786, says
@@ -118,12 +121,21 @@ class Protocol:
 # Latencies of a step of LL, LL128 and Simple (hwLat): NVLink 0.6, 1.9 and 3.4 us (ring), network 5.0, 8.5 and 14 us (tree).
 # Bandwidths: llMaxBws inside a node 87.7 of 231 GB/s (A100) and 141 of 369 (H100); between four nodes and more 19 of 192 and 35 of 370;
 # 120/128 less 2 % for LL128. Starts (baseLat of a ring): 6.6, 14 and 8.4 us. A message more takes no longer than a step of LL.
+# A rank has NCCL_STEPS = 8 places in its neighbour's buffer. A piece of a ring takes one, in Simple four whatever its size (src/include/
+# collectives.h, ALLGATHER_CHUNKSTEPS and the like): then only two pieces are on their way.
 _POST = (0.18, 0.36)
-_LL = Protocol(name="LL", latency=(0.18, 0.36), post=_POST, rate=(0.38, 0.1), is_ordered=True)
+_LL = Protocol(name="LL", latency=(0.18, 0.36), post=_POST, rate=(0.38, 0.1), is_ordered=True, in_flight=8.0)
 _LL128 = Protocol(
-    name="LL128", latency=(0.56, 0.61), post=_POST, rate=(0.92, 0.92), start_s=7.4e-6, is_ordered=True, copies=True
+    name="LL128",
+    latency=(0.56, 0.61),
+    post=_POST,
+    rate=(0.92, 0.92),
+    start_s=7.4e-6,
+    is_ordered=True,
+    copies=True,
+    in_flight=8.0,
 )
-_SIMPLE = Protocol(name="Simple", post=_POST, start_s=1.8e-6, copies=True)
+_SIMPLE = Protocol(name="Simple", post=_POST, start_s=1.8e-6, copies=True, in_flight=2.0)
 _RINGS = (_LL, _LL128, _SIMPLE)
 # Kernels of serving engines that read the memory of other devices (vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
 # customAllReduceKernels.cu), which devices of one domain can: a flag as in LL. Rate and time per partner are fitted to TensorRT-LLM's
@@ -241,13 +253,13 @@ def _ring_s(traffic: Traffic) -> FloatArray:
     ``(n - 1)/n (B / min G + sum over edges a)``: every rank sends n - 1 pieces of B/n to its neighbour. Ranks are visited unit by
     unit, so every unit has one edge out; several rings that leave by different ranks use all ports of the unit (the channels of
     NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency
-    of the edges; no step is shorter than the slowest level's ring step.
+    of the edges. No step is shorter than the slowest level's ring step: what is stated, and ``2 a / w`` where w pieces may be on an
+    edge, as the place of a piece is free again after a round trip.
     Reference: P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 2009.
     """
     where = traffic.span
     slowest = np.full(where.size.shape, np.inf)
-    edges_s = np.zeros(where.size.shape)
-    step_s = np.zeros(where.size.shape)
+    edges_s, step_s = np.zeros((2, *where.size.shape))
     units = [*where.units_inside, np.ones_like(where.size)]
     for level in traffic.levels:
         rate = where.fewest_bytes_per_s[level]
@@ -581,16 +593,19 @@ def collective_s(
     message = np.asarray(message_bytes, dtype=np.float64)
     in_domain = cluster.num_domain_levels
     side = [int(number >= in_domain) for number in range(len(cluster.levels))]
-    latency_s = tuple(level.latency_s for level in cluster.levels)
-    if not any(latency_s):
+    if not any(level.latency_s for level in cluster.levels):
         protocol = _PLAIN
+    latency_s = tuple(level.latency_s * protocol.latency[n] for level, n in zip(cluster.levels, side, strict=True))
     traffic = Traffic(
         message_bytes=message,
         span=span.scaled([ppp_comm * protocol.rate[n] for n in side]),
-        latency_s=tuple(a * protocol.latency[n] for a, n in zip(latency_s, side, strict=True)),
-        ring_step_s=tuple(level.ring_step_s for level in cluster.levels),
+        latency_s=latency_s,
+        ring_step_s=tuple(
+            max(level.ring_step_s, 2.0 * a / protocol.in_flight)
+            for level, a in zip(cluster.levels, latency_s, strict=True)
+        ),
         in_network=tuple(level.in_network / level.reached for level in cluster.levels),
-        post_s=tuple(a * protocol.post[n] for a, n in zip(latency_s, side, strict=True)),
+        post_s=tuple(level.latency_s * protocol.post[n] for level, n in zip(cluster.levels, side, strict=True)),
         in_domain=in_domain,
     )
     time = algorithm.formula(traffic) + protocol.start_s
