@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
 from costmodel.fields import assumption
 from costmodel.precision import Precision
 
@@ -206,6 +210,11 @@ class MeshAssumptions:
         "share of the weights gathered for the backward pass (ZeRO-3) that travels behind it; 0: the device waits for them",
         "PyTorch FSDP gathers those of the next unit before a unit's gradients are computed (BackwardPrefetch.BACKWARD_PRE, its default)",
     )
+    replica_overlap: float = assumption(
+        1.0,
+        "share of dp_overlap that exchanges keep where nobody shares the optimizer (ZeRO-0); 0: they run after the backward pass",
+        "PyTorch DDP and Megatron-LM --overlap-grad-reduce exchange behind it, whether the optimizer is shared or not",
+    )
     zero_whole: float = assumption(
         0.0,
         "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once, when the backward pass is over, and gather all "
@@ -292,6 +301,16 @@ class MeshAssumptions:
     def is_padded(self) -> bool:
         """Whether experts compute their whole capacity."""
         return self.expert_capacity > 0.0 and self.expert_padding > 0.0
+
+    def hidden_share(self, stage: ArrayLike) -> FloatArray:
+        """Share of the backward pass behind which gradients travel under a ZeRO stage, of what dp_overlap lets.
+
+        >>> MeshAssumptions(replica_overlap=0.0).hidden_share([0, 1, 2]).tolist()
+        [0.0, 1.0, 1.0]
+        >>> MeshAssumptions(zero_whole=1.0).hidden_share([0, 1, 3]).tolist()
+        [1.0, 0.0, 1.0]
+        """
+        return np.asarray(np.choose(np.minimum(stage, 2), [self.replica_overlap, 1.0 - self.zero_whole, 1.0]))
 
     def gradient_width(self, precision: Precision) -> float:
         """Bytes of a gradient that is accumulated and exchanged."""

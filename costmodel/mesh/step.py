@@ -139,7 +139,7 @@ class StepEnd:
         if assumptions.zero_whole:
             reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
-        hiding = np.where(stage == 1, 1.0 - assumptions.zero_whole, 1.0) * backward
+        hiding = assumptions.hidden_share(stage) * backward
         embedding = self.embedding_trainable * self.gradient_width
         last = np.maximum(self.times.bucket_bytes, embedding)
         exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)

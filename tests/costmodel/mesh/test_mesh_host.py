@@ -220,6 +220,17 @@ def test_whole_gradients_travel_when_the_backward_pass_is_over() -> None:
     assert _step_s(copies, replace(hiding, zero_whole=1.0)) == _step_s(copies, hiding)
 
 
+def test_copies_that_exchange_after_the_backward_pass() -> None:
+    """Without ZeRO nothing hides; where ranks share the optimizer it is as before."""
+    hiding = replace(make.BARE, dp_overlap=1.0, bucket_bytes=1.0)
+    after = replace(hiding, replica_overlap=0.0)
+    copies = MeshPlan(dp_replicate=2, num_micro_batches=2)
+    assert _step_s(copies, hiding) < _step_s(copies, after) == _step_s(copies, replace(hiding, dp_overlap=0.0))
+    for stage in (1, 2, 3):
+        shared = MeshPlan(dp_shard=2, zero_stage=stage, num_micro_batches=2)
+        assert _step_s(shared, after) == _step_s(shared, hiding)
+
+
 def test_gradients_of_the_embedding_come_last_and_are_not_hidden() -> None:
     """A device so slow that it hides all else; 512 x 64 weights of 4 bytes go twice over half a ring of two ranks, at 1 GB/s."""
     cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5, bandwidth=1e9)
