@@ -173,7 +173,8 @@ def _interleaved(rank: int, pp: int, vpp: int, m: int, group: int, *, joined: bo
             forwards += [Instruction("F", v * pp + rank, i) for i in some]
             backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in some]
     warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * group + joined
-    forwards[warm_up:] = [replace(item, joined=joined) for item in forwards[warm_up:]]
+    if joined:
+        forwards[warm_up:] = [replace(item, joined=True) for item in forwards[warm_up:]]
     return _alternate(forwards, backwards, warm_up)
 
 

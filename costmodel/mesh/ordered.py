@@ -13,7 +13,7 @@ bound; it leaves out paths that go to and fro between ranks for longer than a pe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +23,6 @@ from costmodel.schedules import Instruction, group_size, instruction_orders, ran
 
 __all__ = ["ordered_s"]
 
-_Items = tuple[Instruction, ...]
 _KINDS = "FBW"
 _NEVER = -1e300  # no path leads here
 _NOTHING: Mapping[int, FloatArray] = {}
@@ -131,15 +130,15 @@ def _run(schedule: str, pp: int, vpp: int, m: int, group: int) -> _Run:
     """The events of a step; a step of more micro-batches than are followed is one of these with more in the middle."""
     # Ranks do the same again after two groups (uneven chunks go to and fro between them), or one micro-batch.
     period = 2 * group if schedule_of(schedule).in_groups else 1
-    ranks = ranks_of_chunks(schedule, pp, vpp).tolist()
-    orders = [together(order) for order in instruction_orders(schedule, pp, vpp, m, group)]
-    happened, ends = _happened(orders, pp * vpp)
+    codes = _Codes(ranks_of_chunks(schedule, pp, vpp).tolist(), m + period)
+    orders = codes.of(instruction_orders(schedule, pp, vpp, m, group))
+    happened, ends = codes.happened(orders)
     kinds: dict[tuple[tuple[int, int], ...], int] = {}
-    events, number = _events(happened, ranks, kinds)
+    events, number = codes.events(happened, kinds)
     before: dict[int, int] = {}
     repeat: _Events = ()
     if m > _ROUNDS * group:
-        longer = [together(order) for order in instruction_orders(schedule, pp, vpp, m + period, group)]
+        longer = codes.of(instruction_orders(schedule, pp, vpp, m + period, group))
         places = _places(orders, longer, ends, period)
         before = {number[order[place][0]]: rank for rank, (order, place) in enumerate(zip(orders, places, strict=True))}
         more = {
@@ -148,50 +147,70 @@ def _run(schedule: str, pp: int, vpp: int, m: int, group: int) -> _Run:
             for items in some[place : place + len(some) - len(order)]
             for item in items
         }
-        again = [items for items in _happened(longer, pp * vpp)[0] if items[0] in more]
-        repeat = _events(again, ranks, kinds)[0]
+        again = [items for items in codes.happened(longer)[0] if items[0] in more]
+        repeat = codes.events(again, kinds)[0]
     return _Run(kinds=tuple(kinds), ranks=pp, events=events, before=before, period=period, repeat=repeat)
 
 
-def _events(
-    happened: Sequence[_Items], ranks: Sequence[int], kinds: dict[tuple[tuple[int, int], ...], int]
-) -> tuple[_Events, dict[Instruction, int]]:
-    """Events, what is among them alone, and where each instruction is."""
-    number = {item: n for n, items in enumerate(happened) for item in items}
-    events = []
-    for items in happened:
-        what, rank = tuple((_KINDS.index(item.kind), item.chunk) for item in items), ranks[items[0].chunk]
-        needed = [source for item in items if (source := _source(item, len(ranks))) in number]
-        sources = tuple(number[source] for source in needed if source and ranks[source.chunk] != rank)
-        events.append((rank, kinds.setdefault(what, len(kinds)), sources))
-    return tuple(events), number
+# Instructions that run together, as numbers.
+_Items = tuple[int, ...]
+_NOWHERE = -1
 
 
-def _source(item: Instruction, chunks: int) -> Instruction | None:
-    """What an instruction needs of another chunk."""
-    chunk = item.chunk + {"F": -1, "B": 1, "W": chunks}[item.kind]
-    return Instruction(item.kind, chunk, item.micro_batch) if 0 <= chunk < chunks else None
+class _Codes:
+    """Instructions as numbers, (kind chunks + chunk) most + micro-batch: tens of thousands of them are soon gone through."""
 
+    def __init__(self, ranks: list[int], most: int) -> None:
+        self.ranks, self.most = ranks, most
+        self.block = len(ranks) * most  # instructions of a kind
 
-def _happened(orders: Sequence[Sequence[_Items]], chunks: int) -> tuple[list[_Items], list[list[int]]]:
-    """Events in an order in which they can happen; and when those of every rank end if instructions take 1."""
-    end: dict[Instruction, int] = {}
-    ends: list[list[int]] = [[] for _ in orders]
-    happened = []
-    moved = True
-    while moved:
-        moved = False
-        for rank, order in enumerate(orders):
-            for items in order[len(ends[rank]) :]:
-                sources = [source for item in items if (source := _source(item, chunks)) and source not in items]
-                if any(source not in end for source in sources):
-                    break
-                start = max([*ends[rank][-1:], *(end[source] for source in sources)], default=0)
-                ends[rank].append(start + len(items))
-                end |= dict.fromkeys(items, ends[rank][-1])
-                happened.append(items)
-                moved = True
-    return happened, ends
+    def of(self, orders: Sequence[Sequence[Instruction]]) -> list[list[_Items]]:
+        """Numbers of the instructions of every rank."""
+        first = {kind: n * self.block for n, kind in enumerate(_KINDS)}
+        return [
+            [tuple(first[i.kind] + i.chunk * self.most + i.micro_batch for i in items) for items in together(order)]
+            for order in orders
+        ]
+
+    def source(self, code: int) -> int:
+        """What an instruction needs of another chunk: a forward pass the chunk before, a backward pass the one after."""
+        if code < self.block:
+            return code - self.most if code >= self.most else _NOWHERE
+        return code + self.most if code < 2 * self.block - self.most else _NOWHERE
+
+    def events(
+        self, happened: Sequence[_Items], kinds: dict[tuple[tuple[int, int], ...], int]
+    ) -> tuple[_Events, dict[int, int]]:
+        """Events, what is among them alone, and where each instruction is."""
+        number = {item: n for n, items in enumerate(happened) for item in items}
+        chunks, most, ranks, events = len(self.ranks), self.most, self.ranks, []
+        for items in happened:
+            what = tuple([divmod(item // most, chunks) for item in items])
+            rank = ranks[what[0][1]]
+            sources = [source for item in items if (source := self.source(item)) in number]
+            others = tuple([number[source] for source in sources if ranks[source // most % chunks] != rank])
+            events.append((rank, kinds.setdefault(what, len(kinds)), others))
+        return tuple(events), number
+
+    def happened(self, orders: Sequence[Sequence[_Items]]) -> tuple[list[_Items], list[list[int]]]:
+        """Events in an order in which they can happen; and when those of every rank end if instructions take 1."""
+        end = [_NOWHERE] * (len(_KINDS) * self.block)
+        ends: list[list[int]] = [[] for _ in orders]
+        happened: list[_Items] = []
+        left = sum(map(len, orders))
+        while len(happened) < left:
+            for order, known in zip(orders, ends, strict=True):
+                now = known[-1] if known else 0
+                for items in order[len(known) :]:
+                    needed = [end[s] for item in items if (s := self.source(item)) >= 0 and s not in items]
+                    if _NOWHERE in needed:
+                        break
+                    now = max(now, *needed) + len(items) if needed else now + len(items)
+                    known.append(now)
+                    for item in items:
+                        end[item] = now
+                    happened.append(items)
+        return happened, ends
 
 
 def _places(
@@ -210,8 +229,6 @@ def _bounds(order: Sequence[_Items], longer: Sequence[_Items], ends: Sequence[in
     while alike < len(order) and order[alike] == longer[alike]:
         alike += 1
     later = len(order)
-    while later and longer[later - len(order) - 1] == tuple(
-        replace(item, micro_batch=item.micro_batch + more) for item in order[later - 1]
-    ):
+    while later and longer[later - len(order) - 1] == tuple([item + more for item in order[later - 1]]):
         later -= 1
     return ends[later - 1] if later else 0, ends[alike] - 1 if alike < len(order) else ends[-1]
