@@ -52,7 +52,7 @@ FAULTS = [
         ("shares = 1.0 - 1.0 / power + folded", "shares = 1.0 - 1.0 / power", "halving-doubling without its extra step"),
         # schedules
         ("np.maximum(m - pp, 0.0)", "np.maximum(m - pp - 1, 0.0)", "zero bubble leaves out a micro-batch"),
-        ("2 * (pp - 1 - rank) + (vpp - 1) * group", "(pp - 1 - rank) + (vpp - 1) * group", "shorter warm-up of interleaved"),
+        ("each: int = 2, joined", "each: int = 1, joined", "shorter warm-up of interleaved"),
         # memory of the mesh
         ("(activations + working + logits)", "(activations + working)", "allocator's slack forgets the logits"),
         ("vpp, rank) for rank in ends)) / vpp", "vpp, rank) for rank in ends))", "chunks kept whole"),

@@ -8,7 +8,8 @@ top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megat
 groups of other sizes than pp: ``get_schedule_table`` there), ZB-H1 and ZB-H2 (Qi et al. 2024, arXiv:2401.10241, figures 2 and 3), ZB-V (the
 same, section 6; counts of PyTorch's ``ScheduleZBVZeroBubble``), DualPipeV (DualPipe of DeepSeek-V3, arXiv:2412.19437, section 3.2.1, cut in
 half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``), the interleaved form with forward beside backward passes
-(Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py).
+(Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py), the interleaved form of ZB-H1 (PyTorch's
+``ScheduleInterleavedZeroBubble``).
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class Schedule:
         Micro-batches go through the chunks of a rank in groups (`group_size`).
     delays_weights : bool
         Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
-    trails : bool
-        Rank r runs min(r + 1, m) weight gradients after its last input gradient, as in ZB-H1: what is known of the end of ranks follows.
+    trails : int
+        Rank r runs min(trails r + 1, m) weight gradients after its last input gradient, all of its first chunk, as in ZB-H1 (1): what is
+        known of the end of ranks follows. 0: nothing is known.
     keeps_all : bool
         All forward passes come before the first backward pass.
     overlaps : bool
@@ -106,7 +108,7 @@ class Schedule:
     vpp: int = 1
     in_groups: bool = False
     delays_weights: bool = False
-    trails: bool = False
+    trails: int = 0
     keeps_all: bool = False
     overlaps: bool = False
     fewest: int = 0
@@ -161,10 +163,13 @@ def group_size(m: IntArray | int, pp: IntArray | int) -> IntArray:
         size = size + np.where(small, -(-rest // np.maximum(m // size, 1)), 0)
 
 
-def _interleaved(rank: int, pp: int, vpp: int, m: int, group: int, *, joined: bool = False) -> list[Instruction]:
+def _interleaved(
+    rank: int, pp: int, vpp: int, m: int, group: int, *, each: int = 2, joined: bool = False
+) -> list[Instruction]:
     """Groups of micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk.
 
-    Forward passes may run together with the backward pass that follows; one more of them comes first then.
+    ``each`` forward passes come first for every rank that follows. They may run together with the backward pass that comes next; one more
+    of them comes first then.
     """
     forwards, backwards = [], []
     for first in range(0, m, group):
@@ -172,7 +177,7 @@ def _interleaved(rank: int, pp: int, vpp: int, m: int, group: int, *, joined: bo
         for v in range(vpp):
             forwards += [Instruction("F", v * pp + rank, i) for i in some]
             backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in some]
-    warm_up = 2 * (pp - 1 - rank) + (vpp - 1) * group + joined
+    warm_up = each * (pp - 1 - rank) + (vpp - 1) * group + joined
     if joined:
         forwards[warm_up:] = [replace(item, joined=True) for item in forwards[warm_up:]]
     return _alternate(forwards, backwards, warm_up)
@@ -201,6 +206,11 @@ def _zb_h2(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     """Twice the warm-up and twice the lag: every rank keeps 2 pp - 1 micro-batches, and none waits if F, B and W take equally long."""
     forwards, backwards = ([Instruction(kind, rank, i) for i in range(m)] for kind in "FB")
     return _lagging(_alternate(forwards, backwards, 2 * (pp - 1 - rank)), 2 * rank)
+
+
+def _interleaved_zb(rank: int, pp: int, vpp: int, m: int, group: int) -> list[Instruction]:
+    """The interleaved form with the warm-up of 1F1B, whose weight gradients lag `rank` micro-batches behind as in ZB-H1."""
+    return _lagging(_interleaved(rank, pp, vpp, m, group, each=1), rank)
 
 
 def _in_v(chunk: IntArray, pp: int) -> IntArray:
@@ -305,13 +315,14 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         # (arXiv:2401.10241, section 2.1). Rank i holds min(m, pp - i) whole ones; the others have had their input gradient (section 2.3).
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp),  # noqa: ARG005
         delays_weights=True,
-        trails=True,
+        trails=1,
     ),
     Schedule(
         name="zb_h2",
         order=_zb_h2,
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, 2 * pp - 1),  # noqa: ARG005 - the same, section 2.3
         delays_weights=True,
+        trails=2,
         on_request=True,
     ),
     Schedule(
@@ -344,6 +355,18 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         overlaps=True,
         on_request=True,
     ),
+    Schedule(
+        name="interleaved_zb",
+        order=_interleaved_zb,
+        # The forwards of the warm-up and the gradients that lag make up for each other, as in ZB-H1.
+        in_flight=lambda m, pp, vpp, rank: np.minimum(m * vpp, (vpp - 1) * group_size(m, pp) + pp) + 0 * rank,
+        vpp=0,
+        in_groups=True,
+        delays_weights=True,
+        trails=1,
+        fewest=1,
+        on_request=True,
+    ),
 )
 
 
@@ -357,9 +380,10 @@ def _which(fact: str) -> BoolArray:
 
 
 # Facts by the position of a schedule: index them with positions.
-IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, TRAILS, KEEPS_ALL, OVERLAPS = (
-    _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "trails", "keeps_all", "overlaps")
+IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, KEEPS_ALL, OVERLAPS = (
+    _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "keeps_all", "overlaps")
 )
+TRAILS: IntArray = np.array([schedule.trails for schedule in PIPELINE_SCHEDULES])
 FEWEST: IntArray = np.array([schedule.fewest for schedule in PIPELINE_SCHEDULES])
 VPP: IntArray = np.array([schedule.vpp for schedule in PIPELINE_SCHEDULES])
 _PLACEMENTS = [schedule.rank_of_chunk for schedule in PIPELINE_SCHEDULES]

@@ -406,7 +406,9 @@ def test_docs_list_what_was_added(tree: Path) -> None:
     text = "\n".join(json.loads(done.stdout))
     cli = " ".join(text.split())
     assert "mfu, gpu_hours, money, energy or carbon. Default: step_time." in cli
-    schedules = "gpipe, imaginary, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v or combined_1f1b."
+    schedules = (
+        "gpipe, imaginary, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb."
+    )
     assert schedules in cli
     for words in ("| `carbon_per_step_kg` |", "`imaginary`", "imaginary-lm"):
         assert words in text

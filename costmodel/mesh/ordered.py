@@ -164,7 +164,7 @@ class _Codes:
         self.ranks, self.most = ranks, most
         self.block = len(ranks) * most  # instructions of a kind
 
-    def of(self, orders: Sequence[Sequence[Instruction]]) -> list[list[_Items]]:
+    def of(self, orders: Sequence[list[Instruction]]) -> list[list[_Items]]:
         """Numbers of the instructions of every rank."""
         first = {kind: n * self.block for n, kind in enumerate(_KINDS)}
         return [

@@ -7,11 +7,11 @@ Slack
 -----
 The slack of a rank says how long before the last backward pass of the first rank it is done. A backward pass that rank r does not wait for
 is followed by those of the chunks before its first one, down to the first chunk of the network. So rank r is done at least so long before
-the first rank. ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top) runs ``min(r + 1, m)`` weight gradients on rank r after its last
-input gradient, so it is done that long before the pipeline; under other schedules that delay them nothing is known, and all ranks are taken
-to be done when the last one is:
+the first rank. ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top) runs ``w_r = min(r + 1, m)`` weight gradients on rank r after its
+last input gradient, ZB-H2 ``min(2 r + 1, m)``, so it is done that long before the pipeline; under other schedules that delay them nothing
+is known, and all ranks are taken to be done when the last one is:
 
-    slack_r = max_{q<=r} [ sum_{q<=c<r} (B_c - W_c) + min(q + 1, m) W_q ] - min(r + 1, m) W_r
+    slack_r = max_{q<=r} [ sum_{q<=c<r} (B_c - W_c) + w_q W_q ] - w_r W_r
 
 Both are bounds, exact where the first rank waits for the others at the end. What passes wait for (transfers, gathering of weights) is
 part of their times.
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -476,25 +477,36 @@ def rank_slack_s(
     slack = np.where(DELAYS_WEIGHTS[schedule][:, None], 0.0, time_before(first, count, backward_s))
     rows = np.flatnonzero(TRAILS[schedule])
     if len(rows):
-        slack[rows] = _lagging_s(
-            m[rows][:, None], first[rows], last[rows], count[rows], backward_s[rows], weight_s[rows]
-        )
+        lag = _Lag(TRAILS[schedule[rows]][:, None], m[rows][:, None])
+        slack[rows] = _lagging_s(lag, first[rows], last[rows], count[rows], backward_s[rows], weight_s[rows])
     return slack
 
 
+class _Lag(NamedTuple):
+    """Of a plan each: (n, 1)."""
+
+    trails: IntArray
+    m: IntArray
+
+    def gradients(self, rank: IntArray) -> IntArray:
+        """Of weights, after the last input gradient."""
+        return np.asarray(np.minimum(self.trails * rank + 1, self.m))
+
+
 def _lagging_s(
-    m: IntArray, first: IntArray, last: IntArray, count: IntArray, backward_s: FloatArray, weight_s: FloatArray
+    lag: _Lag, first: IntArray, last: IntArray, count: IntArray, backward_s: FloatArray, weight_s: FloatArray
 ) -> FloatArray:
     """The same of zero-bubble schedules.
 
-    The formula is linear in r but where ranks of another kind begin and at r = m - 1, so one of these is the least of a kind.
+    The formula is linear in r but where ranks of another kind begin and at trails r = m - 1, so one of these is the least of a kind.
     """
     after = np.cumsum(count, axis=1)
     own = time_before(first + 1, count, weight_s) - time_before(first, count, weight_s)
     # (n, K): all places where the formula may bend, at once.
-    bends = np.concatenate([m - 1, after - 1, after, np.zeros_like(m)], axis=1)
+    most = lag.m - 1
+    bends = np.concatenate([most // lag.trails, -(-most // lag.trails), after - 1, after, np.zeros_like(most)], axis=1)
     others = np.minimum(np.maximum(bends, 0), after[:, -1:] - 1)
-    behind = _behind_s(others, m, count, backward_s, weight_s)
+    behind = _behind_s(others, lag, count, backward_s, weight_s)
     # (n, places, Q): every kind at its own ends and at the bends within it.
     places = np.concatenate(
         [np.stack([first, last], axis=1), np.repeat(bends[:, :, None], first.shape[1], axis=2)], axis=1
@@ -505,14 +517,15 @@ def _lagging_s(
     for k in range(others.shape[1]):
         most = np.where(others[:, k : k + 1] <= flat, np.maximum(most, behind[:, k : k + 1]), most)
     held = time_before(flat, count, backward_s - weight_s) + most
-    lead = held.reshape(ranks.shape) - np.minimum(ranks + 1, m[:, :, None]) * own[:, None, :]
+    ended = lag.gradients(flat).reshape(ranks.shape)
+    lead = held.reshape(ranks.shape) - ended * own[:, None, :]
     return np.asarray(np.maximum(lead.min(axis=1), 0.0))
 
 
-def _behind_s(rank: IntArray, m: IntArray, count: IntArray, backward_s: FloatArray, weight_s: FloatArray) -> FloatArray:
+def _behind_s(rank: IntArray, lag: _Lag, count: IntArray, backward_s: FloatArray, weight_s: FloatArray) -> FloatArray:
     """Weight gradients after the last input gradient of ranks (n, K), less the input gradients after that."""
     own = time_before(rank + 1, count, weight_s) - time_before(rank, count, weight_s)
-    return np.minimum(rank + 1, m) * own - time_before(rank, count, backward_s - weight_s)
+    return lag.gradients(rank) * own - time_before(rank, count, backward_s - weight_s)
 
 
 # What a pipeline fixes; the rest of a plan says how dp is divided and what waits on the host.

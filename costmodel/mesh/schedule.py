@@ -296,7 +296,7 @@ def least_in_flight() -> tuple[int, ...]:
     """For every schedule, one that never keeps more in flight on any rank and takes all its plans: often the same for several.
 
     >>> [SCHEDULES[n] for n in least_in_flight()]
-    ['1f1b', '1f1b', 'interleaved', '1f1b', '1f1b', 'zb_v', 'zb_v', 'interleaved']
+    ['1f1b', '1f1b', 'interleaved', '1f1b', '1f1b', 'zb_v', 'zb_v', 'interleaved', 'interleaved_zb']
     """
     m, pp, rank, vpp = (x.ravel() for x in np.mgrid[1:33, 2:7, 0:6, 1:5])
     m, pp, rank, vpp = (x[rank < pp] for x in (m, pp, rank, vpp))
@@ -307,6 +307,7 @@ def least_in_flight() -> tuple[int, ...]:
         return (
             a.rank_of_chunk is b.rank_of_chunk
             and a.is_chunked == b.is_chunked
+            and a.vpp in (0, b.vpp)
             and a.in_groups <= b.in_groups
             and a.fewest <= b.fewest
             and a.keeps_all <= b.keeps_all
@@ -324,5 +325,5 @@ _FORMULAS: dict[str, _Formula] = {
     "1f1b": _one_f_one_b_s,
     "interleaved": _interleaved_s,
     "zero_bubble": _zero_bubble_s,
-    **{name: _in_order(name) for name in ("zb_h2", "zb_v", "dualpipe_v", "combined_1f1b")},
+    **{name: _in_order(name) for name in ("zb_h2", "zb_v", "dualpipe_v", "combined_1f1b", "interleaved_zb")},
 }

@@ -309,7 +309,7 @@ class _Network(TypedDict, total=False):
         str | Sequence[str] | None,
         _name(
             "schedule",
-            "gpipe, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v or combined_1f1b.",
+            "gpipe, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb.",
             "costmodel.schedules:SCHEDULES",
         ),
     ]

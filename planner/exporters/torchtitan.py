@@ -62,6 +62,7 @@ _SCHEDULES = {
     "interleaved": "Interleaved1F1B",
     "zb_v": "ZBVZeroBubble",
     "dualpipe_v": "DualPipeV",
+    "interleaved_zb": "InterleavedZeroBubble",
 }
 
 

@@ -116,7 +116,12 @@ class RulesEntry(FileModel):
     """What can be run."""
 
     degrees: tuple[Degree, ...] | None = Field(default=None, description="degrees of a mesh plan that it has")
-    schedules: tuple[Schedule, ...] | None = Field(default=None, description="pipeline schedules that it has")
+    schedules: tuple[Schedule, ...] | None = Field(
+        default=None, description="pipeline schedules that are searched for it"
+    )
+    schedules_on_request: tuple[Schedule, ...] = Field(
+        default=(), description="those that it has, too, which are searched only where asked for"
+    )
     groups: Literal["whole", "equal", "any"] = Field(
         default="whole",
         description="groups of interleaved micro-batches: of pp each, as many equal ones as pp goes into them, or any",
@@ -164,7 +169,8 @@ class RulesEntry(FileModel):
 
     def _kept(self, title: str) -> list[tuple[bool, dict[str, Values], str, str, str]]:
         """What every plan has in the same way: whether that is so, condition, reason, what an export says instead, and of which setting."""
-        orders, schedules = self.orders or ORDERS, self.schedules or SCHEDULES  # who names none may have any
+        orders = self.orders or ORDERS  # who names none may have any
+        schedules = (*self.schedules, *self.schedules_on_request) if self.schedules else SCHEDULES
         return [
             (
                 set(schedules) != set(SCHEDULES),

@@ -188,7 +188,7 @@ SCHEDULES_WRITTEN = {
     "megatron-bridge": ("1f1b", "interleaved", "combined_1f1b"),
     "nanotron": ("gpipe", "1f1b"),
     "torch": (),
-    "torchtitan": ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipe_v"),
+    "torchtitan": ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipe_v", "interleaved_zb"),
 }
 
 

@@ -103,7 +103,9 @@ def run_by_framework(model: MeshModel, plans: MeshBatch) -> MeshBatch:
     legal = np.ones(size, dtype=np.bool_)
     longest = np.array([max(model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
     node = model.cluster.devices_of_node
-    in_groups = np.isin(plans.schedule, [SCHEDULES.index(name) for name in ("interleaved", "combined_1f1b")])
+    in_groups = np.isin(
+        plans.schedule, [SCHEDULES.index(name) for name in ("interleaved", "combined_1f1b", "interleaved_zb")]
+    )
     derived = {
         "partial_recompute": (plans.recompute == RECOMPUTE.index("full")) & (plans.recompute_blocks < longest),
         "part_nodes": (plans.workers > node) & (plans.workers % node > 0),
