@@ -305,6 +305,52 @@ def test_orders_are_those_of_pytorch(schedule: str, name: str, vpp: int) -> None
             assert ours == theirs
 
 
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (3, 9), (4, 8)])
+def test_dualpipe_takes_as_long_as_dualpipe_v_on_half_the_ranks(pp: int, m: int) -> None:
+    """Of 2 pp ranks, rank r has stages r and 2 pp - 1 - r; m micro-batches enter at either end, each through all stages in turn.
+
+    The lower half of the ranks runs what the upper half does, for micro-batches of the other direction (github.com/deepseek-ai/DualPipe,
+    dualpipe/dualpipe.py). Run here with nothing but what waits for what.
+    """
+    rng = np.random.default_rng(pp)
+    times = {kind: rng.uniform(0.5, 2.0, 2 * pp) for kind in "FBW"}
+    todo = {}
+    for rank, order in enumerate(instruction_orders("dualpipe_v", pp, 2, m)):
+        for mirrored, place in ((0, rank), (1, 2 * pp - 1 - rank)):
+            todo[place] = [
+                [(i.kind, mirrored ^ int(i.chunk >= pp), i.chunk, i.micro_batch) for i in items]
+                for items in together(order)
+            ]
+    end: dict[tuple[str, int, int, int], float] = {}
+    free = dict.fromkeys(todo, 0.0)
+    while any(todo.values()):
+        for place, left in todo.items():
+            while left:
+                sources = [
+                    (kind, way, stage + step, n)
+                    for kind, way, stage, n in left[0]
+                    if (step := {"F": -1, "B": 1, "W": 2 * pp}[kind]) + stage in range(2 * pp)
+                ]
+                if any(source not in end and source not in left[0] for source in sources):
+                    break
+                items = left.pop(0)
+                begin = max([free[place], *(end[source] for source in sources if source not in items)])
+                free[place] = begin + sum(times[kind][stage] for kind, _, stage, _ in items)
+                end |= dict.fromkeys(items, free[place])
+    assert len(end) == 2 * 3 * 2 * pp * m  # directions, kinds, stages, micro-batches
+    case = Case(
+        schedule="dualpipe_v",
+        pp=pp,
+        vpp=2,
+        m=m,
+        count=(1,) * (2 * pp),
+        forward_s=tuple(times["F"].tolist()),
+        backward_s=tuple((times["B"] + times["W"]).tolist()),
+        weight_s=tuple(times["W"].tolist()),
+    )
+    assert makespans([case])[0] == pytest.approx(max(end.values()), rel=1e-12)
+
+
 @given(any_cases())
 def test_one_stage_only_works(case: Case) -> None:
     assume(not schedule_of(case.schedule).is_chunked)
