@@ -103,6 +103,8 @@ class Protocol:
         What arrives lands in the library's buffers and is copied to its place.
     in_flight : float
         Pieces that a rank of a ring may send its neighbour before the first is acknowledged.
+    most_bytes : float
+        Bytes to each rank up to which the library takes it.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Protocol:
     stays_in_domain: bool = False
     copies: bool = False
     in_flight: float = np.inf
+    most_bytes: float = np.inf
 
 
 # NCCL's own model of its protocols, NVIDIA/nccl src/graph/tuning.cc of 2.28 (Zhiyi Hu et al., Demystifying NCCL, arXiv:2507.04786, says
@@ -137,6 +140,8 @@ _LL128 = Protocol(
 )
 _SIMPLE = Protocol(name="Simple", post=_POST, start_s=1.8e-6, copies=True, in_flight=2.0)
 _RINGS = (_LL, _LL128, _SIMPLE)
+# Messages to single ranks go by LL up to NCCL_P2P_LL_THRESHOLD, above it by Simple, whichever is quicker (src/enqueue.cc, addP2pToPlan).
+_TO_EACH = (replace(_LL, most_bytes=16384.0), _SIMPLE)
 # Kernels of serving engines that read the memory of other devices (vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
 # customAllReduceKernels.cu), which devices of one domain can: a flag as in LL. Rate and time per partner are fitted to TensorRT-LLM's
 # all-reduces of 256 B to 1 MB on A100 and H100 (AIConfigurator).
@@ -481,7 +486,7 @@ for _operation, _halving, _order in (
     collective("hierarchical", operation=_operation, summary=f"A ring per level, {_order}.")(_rings_by_level_s)
 
 
-@collective("pairwise", operation="all_to_all", protocols=(_LL, _SIMPLE))
+@collective("pairwise", operation="all_to_all", protocols=_TO_EACH)
 def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     """Every rank sends 1/n of what it holds to every other.
 
@@ -670,5 +675,12 @@ def library_s(
     It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name. Its kernel has been launched.
     """
     calls = library_calls(operation, in_engines=in_engines)
-    times = [collective_s(operation, name, message_bytes, span, cluster, protocol=protocol) for name, protocol in calls]
+    times = [
+        np.where(
+            np.asarray(message_bytes) > protocol.most_bytes * span.size,
+            np.inf,
+            collective_s(operation, name, message_bytes, span, cluster, protocol=protocol),
+        )
+        for name, protocol in calls
+    ]
     return np.asarray(np.min(np.stack(times), axis=0))

@@ -87,8 +87,8 @@ _BEFORE = {
 _BITS, _WORKERS = 21, 32
 _MANY = (1 << 31) - 1
 _ALONE = 3
-# Latency, seconds per byte and seconds per root of a byte of groups, (g,) each.
-_Law = tuple[FloatArray, FloatArray, FloatArray]
+# Latency, seconds per byte and seconds per root of a byte of groups, and the bytes up to which they hold, (g,) each.
+_Law = tuple[FloatArray, ...]
 # Bytes of the weights that all ranks of a stage share, and of routed experts, (n, X) each.
 _Pair = tuple[FloatArray, FloatArray]
 
@@ -310,6 +310,9 @@ class GroupTimes:
                 root = np.sqrt(message) if root is None else root
                 c = law[2][group]
                 time += c[:, None] * root if message.ndim == 2 else c * root
+            if np.isfinite(law[3]).any():
+                most = law[3][group]
+                time[message > (most[:, None] if message.ndim == 2 else most)] = np.inf
             best = time if best is None else np.minimum(best, time, out=best)
         assert best is not None
         best[message <= 0.0] = 0.0
@@ -324,8 +327,8 @@ class GroupTimes:
             added = self._table(operation, known.arrived[have:])
             if done is not None:
                 added = [
-                    (np.concatenate([a, d]), np.concatenate([b, e]), np.concatenate([c, f]))
-                    for (a, b, c), (d, e, f) in zip(done, added, strict=True)
+                    tuple(np.concatenate(pair) for pair in zip(old, new, strict=True))
+                    for old, new in zip(done, added, strict=True)
                 ]
             done = known.laws[operation] = added
         assert done is not None
@@ -336,7 +339,8 @@ class GroupTimes:
         found = []
         for name, protocol in library_calls(operation):
             real, least = (self._law(operation, name, protocol, where) for where in (here, at_best))
-            found.append((np.maximum(real[0], least[0]), np.maximum(real[1], least[1]), np.maximum(real[2], least[2])))
+            most = here.size * protocol.most_bytes
+            found.append((*(np.maximum(a, b) for a, b in zip(real, least, strict=True)), most))
         return found
 
     def _law(self, operation: str, name: str, protocol: Protocol, where: GroupSpan) -> _Law:

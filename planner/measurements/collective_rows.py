@@ -64,20 +64,28 @@ _REPLAY_S = ServingAssumptions().kernel_overhead_s
 
 # Multiprocessors that engines give to the exchange of tokens at least; with fewer it starves (DeepEP, README: 24, SGLang: 20).
 _FEWEST_SMS = 20
-# An element of tokens on their way out, in fp8 with a scale of 4 bytes per 128, and on their way back, in bf16 (DeepEP, README).
-_WIDTHS = (("dispatch", "dispatch_us", 1.0 + 4.0 / 128.0), ("combine", "combine_us", 2.0))
+# An element of tokens on their way out, in fp8 with a scale of 4 bytes per 128, and on their way back, in bf16 (DeepEP, README); what a
+# multiprocessor of an H100 copies per second inside a domain, and over several, where sums are made twice: from kernels with 4 and 8 of
+# them, which starve (AIConfigurator, DeepEP on 1, 2 and 4 nodes). A pair of them, one to send and one to receive, has 27 to 39 GB/s;
+# a channel of NCCL has 38.7 (src/graph/tuning.cc, perChMaxTreeBws).
+_WIDTHS = (
+    ("dispatch", "dispatch_us", 1.0 + 4.0 / 128.0, 17e9, 17e9),
+    ("combine", "combine_us", 2.0, 19.5e9, 13.6e9),
+)
 
 
 def dispatch_outcome_of(row: Row, preset: Preset) -> Outcome:
     """Predict the exchange of tokens between the ranks that share experts: an all-to-all of what each sends.
 
     A token travels once to every domain (or, inside one, to every rank) that holds one of its experts, and is copied there; by kernels of
-    low latency once for every expert (DeepEP, README).
+    low latency once for every expert (DeepEP, README). Multiprocessors make every copy, over the network and to the ranks of a domain
+    (csrc/kernels/internode.cu): links or they decide.
     """
     tokens, hidden, top_k = (row.number(name) for name in ("tokens_per_rank", "hidden", "top_k"))
     if tokens is None or hidden is None or top_k is None:
         raise RowSkipped("tokens_per_rank, hidden or top_k is not stated")
-    if (row.number("sms") or _FEWEST_SMS) < _FEWEST_SMS:
+    processors = row.number("sms") or _FEWEST_SMS
+    if processors < _FEWEST_SMS:
         raise RowSkipped(f"fewer than {_FEWEST_SMS} multiprocessors for the exchange")
     machine, ranks = _machine_and_ranks(row)
     cluster = preset.cluster(machine.cluster)
@@ -87,18 +95,21 @@ def dispatch_outcome_of(row: Row, preset: Preset) -> Outcome:
     targets = domains if domains > 1.0 else float(ranks)
     is_quick = "low latency" in row.text("algorithm").lower()
     copies = top_k if is_quick else float(reached(np.array(targets), np.array(top_k)))
+    made = float(reached(np.array(float(ranks)), np.array(top_k))) + (copies if domains > 1.0 else 0.0)
     launch_s = 0.0 if preset.name == "paleo" else _LAUNCH_S
     comparisons = []
-    for what, column, width in _WIDTHS:
+    for what, column, width, *rates in _WIDTHS:
         measured_us = row.number(column)
         if measured_us is None:
             continue
         message = tokens * hidden * copies * width
-        sent_s = collective_s("all_to_all", "pairwise", message, where, cluster, protocol=DEVICE_STARTED)
+        sent_s = float(collective_s("all_to_all", "pairwise", message, where, cluster, protocol=DEVICE_STARTED))
+        if not is_quick and preset.name != "paleo":
+            sent_s = max(sent_s, tokens * hidden * width * made / (processors * rates[domains > 1.0]))
         spanned = where.single_bytes_per_s[np.flatnonzero(where.is_spanned)[-1]]
         ideal_s = message * (ranks - 1) / ranks / float(spanned)
         comparisons.append(
-            Comparison(what=what, predicted_s=launch_s + float(sent_s), measured_s=measured_us * 1e-6, ideal_s=ideal_s)
+            Comparison(what=what, predicted_s=launch_s + sent_s, measured_s=measured_us * 1e-6, ideal_s=ideal_s)
         )
     if not comparisons:
         raise RowSkipped("no measured time")

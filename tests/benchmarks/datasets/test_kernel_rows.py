@@ -393,6 +393,16 @@ def test_tokens_on_their_way_to_experts_by_hand() -> None:
     assert "multiprocessors" in dispatched("DeepEP normal", sms=8).skipped
 
 
+@pytest.mark.parametrize(("nodes", "sums"), [(1, 19.5e9), (2, 13.6e9)])
+def test_multiprocessors_copy_tokens_by_hand(nodes: int, sums: float) -> None:
+    """A token reaches n (1 - (1 - 1/n)^8) of n ranks, and of two nodes nearly both: 20 multiprocessors make these copies."""
+    ranks = 8 * nodes
+    sent = dispatched("DeepEP normal", nodes=nodes, ranks=ranks, tokens_per_rank=65536).comparisons
+    copies = ranks * (1 - (1 - 1 / ranks) ** 8) + (2 * (1 - 0.5**8) if nodes > 1 else 0)
+    for comparison, width, rate in zip(sent, (1 + 4 / 128, 2.0), (17e9, sums), strict=True):
+        assert comparison.predicted_s == pytest.approx(6.6e-6 + 65536 * 7168 * copies * width / (20 * rate), rel=1e-6)
+
+
 # Microseconds that nccl-tests took on two p5.48xlarge (aws-samples, awsome-distributed-training, micro-benchmarks/nccl-tests, README).
 TWO_P5 = {8: 69.12, 2**20: 123.2, 2**24: 298.1, 2**27: 870.3, 2**30: 4607.6, 2**34: 66132.0}
 

@@ -26,6 +26,7 @@ from costmodel.hardware.collectives import (
     names_of,
     point_to_point_s,
 )
+from costmodel.mesh.communication import GroupTimes
 from tests.costmodel.hardware.collective_cases import DEVICE, cluster
 
 # --- What libraries run.
@@ -217,6 +218,21 @@ def test_messages_to_all_are_on_their_way_together() -> None:
     """In LL 7 posts of 0.18 us inside a node and 24 of 3.24 us; a piece of 1/32 to each, 24/32 of what 8 ranks hold leaves a node."""
     found = by_protocol("all_to_all", "pairwise", 1e3, two_levels(), 32)["LL"]
     assert found == pytest.approx(7 * 0.18e-6 + 24 * 3.24e-6 + 8 * 24 / 32 * 1e3 / 8e9, rel=1e-12)
+
+
+def test_above_16_kib_to_each_an_all_to_all_goes_by_simple() -> None:
+    """Though LL would be quicker: two ranks, 32 KiB and then 2 bytes more, of which one half goes to the other."""
+    here = two_levels()
+    where = span(here, 2, 1)
+    found = by_protocol("all_to_all", "pairwise", 32770.0, here, 2)
+    assert found["LL"] < found["Simple"]
+    assert float(library_s("all_to_all", 32770.0, where, here)) == found["Simple"]
+    at_most = by_protocol("all_to_all", "pairwise", 32768.0, here, 2)
+    assert float(library_s("all_to_all", 32768.0, where, here)) == at_most["LL"]
+    groups = GroupTimes(cluster=here)
+    two = groups.find(np.array([2]), np.array([1]), np.array([0]))
+    for message, time in ((32768.0, at_most["LL"]), (32770.0, found["Simple"])):
+        assert groups.time_s("all_to_all", two, np.array([message]))[0] == pytest.approx(time, rel=1e-9)
 
 
 def test_engines_read_the_memory_of_one_another() -> None:
