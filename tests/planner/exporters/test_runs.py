@@ -208,6 +208,9 @@ def test_layouts_and_virtual_stages(tmp_path: Path) -> None:
     assert found.stages == " ".join(str(count) for count in ODD_STAGES.plan.stage_blocks)
     layered = "--pipeline-model-parallel-size 4 --num-layers 32 --num-layers-per-virtual-pipeline-stage 2"
     assert read_run("megatron", _file(tmp_path, layered)).mesh["vpp"] == "4"
+    for group in (4, 6):
+        sized = f"{layered} --microbatch-group-size-per-virtual-pipeline-stage {group}"
+        assert any("smallest groups" in n for n in read_run("megatron", _file(tmp_path, sized)).notes) == (group > 4)
     layout = "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|(t|)*6tL'"
     assert read_run("megatron", _file(tmp_path, layout)).mesh["vpp"] == "2"
     empty = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|tttL'"
