@@ -11,7 +11,7 @@ from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.core.errors import UsageError
-from planner.core.numbers import byte_text, duration_text
+from planner.core.numbers import byte_text, duration_text, percent
 from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
@@ -152,7 +152,7 @@ def _takers(kind: str) -> str:
 def mesh_job(planned: Planned) -> tuple[Job, str]:
     """What exporters of plans over a device mesh write."""
     space, plan, ranked = planned.space, planned.plan, planned.ranked
-    rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
+    rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, MFU {percent(ranked['mfu'])}"
     resolved = space.resolved
     network = sizes_of(resolved.model.graph)
     job = Job(
