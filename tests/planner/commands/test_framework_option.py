@@ -216,7 +216,7 @@ tf32    1.12 PFLOP/s  868 TFLOP/s*   720 TFLOP/s*   64.0 %
 fp16    2.25 PFLOP/s  1.74 PFLOP/s*  1.38 PFLOP/s   61.4 %
 bf16    2.25 PFLOP/s  1.74 PFLOP/s   1.44 PFLOP/s   64.0 %
 fp8     4.50 PFLOP/s  3.35 PFLOP/s   2.79 PFLOP/s   62.0 %
-mxfp8   4.50 PFLOP/s  3.35 PFLOP/s*  2.79 PFLOP/s*  62.0 %
+mxfp8   4.50 PFLOP/s  3.35 PFLOP/s*  2.65 PFLOP/s   58.9 %
 int8    4.50 PFLOP/s  3.35 PFLOP/s*  2.79 PFLOP/s*  62.0 %
 nvfp4   9.00 PFLOP/s  6.75 PFLOP/s   5.63 PFLOP/s   62.5 %
 mxfp4   9.00 PFLOP/s  6.75 PFLOP/s*  5.22 PFLOP/s   58.0 %
