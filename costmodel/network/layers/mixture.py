@@ -73,7 +73,8 @@ def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: f
     """Tokens of the rank whose experts get most of them, over those of the mean rank.
 
     The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it, and ``ep`` such sums have
-    their largest at `costmodel.arrays.largest_of`. A ``capacity_factor`` that the network states says it instead.
+    their largest at `costmodel.arrays.largest_of`. No rank gets more than all tokens, each for as many of its experts as a token has. A
+    ``capacity_factor`` that the network states says it instead.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: f
     """
     if params.capacity_factor != 1.0:
         return np.full(len(ep), params.capacity_factor)
-    load = 1.0 + spread * np.sqrt(ep / params.experts) * largest_of(ep)
+    all_tokens = ep * np.minimum(params.top_k, params.experts / ep) / params.top_k
+    load = np.minimum(1.0 + spread * np.sqrt(ep / params.experts) * largest_of(ep), all_tokens)
     return np.asarray(np.minimum(load, capacity) if capacity else load)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -30,6 +31,14 @@ def test_the_fullest_rank_is_that_of_drawn_loads(ep: int, each: int) -> None:
     drawn = (ranks.max(axis=1) / ranks.mean(axis=1)).mean()
     params = MixtureParams(experts=ep * each, top_k=2, ffn=1)
     assert fullest_rank(params, np.array([ep]), 0.5)[0] - 1 == pytest.approx(drawn - 1, rel=0.1)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "ep"), [(8, 2, 8), (8, 2, 4), (6, 3, 3), (8, 4, 4)])
+def test_no_rank_gets_more_than_all_tokens(experts: int, top_k: int, ep: int) -> None:
+    """Of all choices of experts the worst, which every token makes: its experts on the fullest rank, over those on the mean rank."""
+    params = MixtureParams(experts=experts, top_k=top_k, ffn=1)
+    ranks = [np.bincount(np.array(chosen) * ep // experts).max() for chosen in combinations(range(experts), top_k)]
+    assert fullest_rank(params, np.array([ep]), 100.0)[0] == pytest.approx(max(ranks) / (top_k / ep))
 
 
 def test_nodes_are_less_uneven_than_their_ranks() -> None:
