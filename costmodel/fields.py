@@ -6,6 +6,7 @@ Schema, the tables of parts, the labels of comparisons and of figures follow fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
@@ -113,14 +114,26 @@ def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
     return {figure.name: figure.label for figure in figures if figure.part_of == total}
 
 
-def assumption(default: float, doc: str, source: str, *, needs: str = "", as_run: float | None = None) -> float:
+def assumption(
+    default: float,
+    doc: str,
+    source: str,
+    *,
+    needs: str = "",
+    as_run: float | None = None,
+    most: float = math.inf,
+    is_whole: bool = False,
+) -> float:
     """Declare an assumption: a field of a dataclass with its value in a well-tuned implementation, its meaning and where that is from.
 
     Where ``needs`` names another one, it changes nothing while that is 0. ``as_run`` is its value in the runs of a framework that does
-    not state it, where that is another.
+    not state it, where that is another. ``most`` is its largest value (1 of a share), and ``is_whole`` says that it counts something.
     """
     usual = default if as_run is None else as_run
-    value: float = field(default=default, metadata={"doc": doc, "source": source, "needs": needs, "as_run": usual})
+    value: float = field(
+        default=default,
+        metadata={"doc": doc, "source": source, "needs": needs, "as_run": usual, "most": most, "is_whole": is_whole},
+    )
     return value
 
 

@@ -110,41 +110,58 @@ class LayerAssumptions:
         0.0,
         "1: images lie channel by channel in 16 bits, too, so that matrix units get them transposed; 0: they do so in tf32 only",
         "cuDNN Developer Guide, tensor layouts",
+        most=1.0,
     )
     fast_convolutions: float = assumption(
         1.0,
         "1: convolutions by Winograd's method and by FFT are tried, too; 0: only products of matrices",
         "cuDNN since its version 3",
+        most=1.0,
     )
     layer_overlap: float = assumption(
         1.0,
         "1: the gradients of a layer are exchanged while those of the layers before it are computed; 0: all after the backward pass",
         "PyTorch DDP (arXiv:2006.15704, section 3.2.3), Horovod (arXiv:1802.05799), Caffe since its release 1.0 (layer_wise_reduce)",
+        most=1.0,
     )
     fused_activation: float = assumption(
-        0.0, "1: the kernel before it computes an activation", "none unless a framework says otherwise"
+        0.0,
+        "1: the kernel before it computes an activation",
+        "none unless a framework says otherwise",
+        most=1.0,
     )
-    fused_bias: float = assumption(0.0, "1: products add their bias", "none unless a framework says otherwise")
+    fused_bias: float = assumption(
+        0.0, "1: products add their bias", "none unless a framework says otherwise", most=1.0
+    )
     fused_concatenation: float = assumption(
-        0.0, "1: branches write into what they are joined to", "none unless a framework says otherwise"
+        0.0,
+        "1: branches write into what they are joined to",
+        "none unless a framework says otherwise",
+        most=1.0,
     )
     fused_gradient_sum: float = assumption(
-        0.0, "1: readers of an output add to its gradient", "none unless a framework says otherwise"
+        0.0,
+        "1: readers of an output add to its gradient",
+        "none unless a framework says otherwise",
+        most=1.0,
     )
     fused_normalised_gradient: float = assumption(
         0.0,
         "1: the gradient of a normalisation computes that of the activation behind it",
         "none unless a framework says otherwise",
+        most=1.0,
     )
     parameter_servers: float = assumption(
         0.0,
         "1: weights live on a server on every node and travel there and back in 32 bits in each step, beyond one node; 0: all-reduce",
         "Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014",
+        most=1.0,
     )
     real_input: float = assumption(
         0.0,
         "1: samples are copied from the host in every step; 0: they are on the device",
         "assumption: input is prefetched",
+        most=1.0,
     )
     input_value_bytes: float = assumption(
         4.0,

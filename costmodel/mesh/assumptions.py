@@ -26,6 +26,7 @@ class MeshAssumptions:
         "share of tensor-parallel communication hidden behind its matrix products",
         "Megatron-LM without --tp-comm-overlap hides none of what comes before a product or after it; what its backward pass starts early "
         "is column_overlap",
+        most=1.0,
     )
     column_overlap: float = assumption(
         0.9,
@@ -34,11 +35,13 @@ class MeshAssumptions:
         "Megatron-LM, megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication, and Transformer Engine's "
         "linear layers; 10 % is lost to interference, as in dp_overlap",
         as_run=0.0,
+        most=1.0,
     )
     cp_overlap: float = assumption(
         0.9,
         "share of the attention of one ring step behind which the next step's keys and values travel",
         "Liu et al., Ring Attention (arXiv:2310.01889), section 3: fully hidden if compute is longer; 10 % is lost to interference",
+        most=1.0,
     )
     cp_balance: float = assumption(
         2.0,
@@ -46,12 +49,16 @@ class MeshAssumptions:
         "sequence (head-tail, zig-zag), so that documents packed into it are uneven; 0: one piece of each sequence",
         "2: Transformer Engine, thd_get_partitioned_indices, and WLB-LLM (arXiv:2503.17924); 1: Llama 3 (arXiv:2407.21783, section 3.3.2)",
         as_run=1.0,
+        most=2.0,
+        is_whole=True,
     )
     ep_overlap: float = assumption(
         0.0,
-        "share of the compute of a mixture behind which its tokens of another micro-batch travel, while the pipeline is full",
+        "share of the compute of a mixture behind which its tokens of another micro-batch travel, while the pipeline is full; 1 under "
+        "schedules that run two passes together (combined_1f1b, dualpipe_v)",
         "Megatron-LM without --overlap-moe-expert-parallel-comm hides none; DualPipe (DeepSeek-V3, arXiv:2412.19437, section 3.2.1) "
         "and that option hide all that compute is long enough for: 1",
+        most=1.0,
     )
     pp_overlap: float = assumption(
         0.9,
@@ -61,6 +68,7 @@ class MeshAssumptions:
         "waited for after it (overlap_p2p_comm, its default); 1F1B waits at once; zero-bubble schedules count on it (Qi et al., "
         "arXiv:2401.10241); 10 % is lost to interference, as in dp_overlap",
         as_run=0.0,
+        most=1.0,
     )
     scattered_handover: float = assumption(
         1.0,
@@ -73,6 +81,7 @@ class MeshAssumptions:
         0.9,
         "share of the backward (or forward) pass behind which gradients (or weights) travel",
         "PyTorch DDP (Li et al., arXiv:2006.15704), section 3.2.3: buckets overlap all but the last; 10 % is lost to interference",
+        most=1.0,
     )
     interference: float = assumption(
         0.16,
@@ -84,6 +93,7 @@ class MeshAssumptions:
         0.5,
         "share of the compute behind which host transfers of activations hide",
         "assumption: half of the pass has free copy engines",
+        most=1.0,
     )
     host_bytes_per_s: float = assumption(
         25e9, "bandwidth between a device and its host, each way", "PCIe 4.0 x16 is 31.5 GB/s; about 80 % is reached"
@@ -144,6 +154,7 @@ class MeshAssumptions:
         "share of the kernels outside routed experts that the host starts as parts of CUDA graphs, at no cost each",
         "none unless a framework says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
         "captures nearly all",
+        most=1.0,
     )
     dispatch_waits: float = assumption(
         1.0,
@@ -169,7 +180,8 @@ class MeshAssumptions:
     )
     expert_padding: float = assumption(
         0.0,
-        "1: every expert computes as many tokens as it may take, be they there or not, and the host waits for no counts (dispatch_waits)",
+        "1: every expert computes as many tokens as it may take, be they there or not, so that every copy of a token travels (as with "
+        "node_copies 1), and the host waits for no counts (dispatch_waits)",
         "Megatron-LM --moe-pad-expert-input-to-capacity",
         needs="expert_capacity",
     )
@@ -209,11 +221,13 @@ class MeshAssumptions:
         1.0,
         "share of the weights gathered for the backward pass (ZeRO-3) that travels behind it; 0: the device waits for them",
         "PyTorch FSDP gathers those of the next unit before a unit's gradients are computed (BackwardPrefetch.BACKWARD_PRE, its default)",
+        most=1.0,
     )
     replica_overlap: float = assumption(
         1.0,
         "share of dp_overlap that exchanges keep where nobody shares the optimizer (ZeRO-0); 0: they run after the backward pass",
         "PyTorch DDP and Megatron-LM --overlap-grad-reduce exchange behind it, whether the optimizer is shared or not",
+        most=1.0,
     )
     zero_whole: float = assumption(
         0.0,
@@ -244,6 +258,7 @@ class MeshAssumptions:
         "chunks of the positions of a rank whose logits and loss are computed one after the other, their gradients at once; 1: all "
         "together; 0: as many as outputs of the head per feature, so that logits take the room of what enters the head",
         "none unless a framework says otherwise; 0 in Liger-Kernel, ops/fused_linear_cross_entropy.py: cdiv(V, H) chunks",
+        is_whole=True,
     )
     mlp_chunks: float = assumption(
         1.0,
@@ -251,12 +266,14 @@ class MeshAssumptions:
         "pass; 1: all together; 0: one per as many positions as the block has features",
         "none unless a framework says otherwise; 0 in DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, TiledMLP: ceil(seqlen / hidden) "
         "shards (Arctic Long Sequence Training, arXiv:2506.13996, section 3.1.1)",
+        is_whole=True,
     )
     softmax_multiple: float = assumption(
         0.0,
         "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
         "of this; else five in fp32; 0: always",
         "none unless a framework says otherwise",
+        is_whole=True,
     )
     autograd_copies: float = assumption(
         0.0,
@@ -264,6 +281,7 @@ class MeshAssumptions:
         "rotary embeddings, changes of layout around the attention, dropout before an adapter and the scaling behind it are kernels of "
         "their own; 0: fused functions",
         "nanotron, src/nanotron/models/llama.py; Hugging Face PEFT, tuners/lora/layer.py; Megatron-LM's fused SwiGLU and rotary embeddings",
+        most=1.0,
     )
     hosted_gradients: float = assumption(
         0.0,
@@ -274,12 +292,14 @@ class MeshAssumptions:
         0.0,
         "1: gradients as they are computed stand next to the wider sums of gradients that accumulate; 0: they are added up at once",
         "nanotron, src/nanotron/optim/gradient_accumulator.py; Megatron-LM --gradient-accumulation-fusion",
+        most=1.0,
     )
     norm_copies: float = assumption(
         0.0,
         "1: root-mean-square norms are written out: a kernel for each operation, in fp32, and what they keep is a copy in fp32; 0: one "
         "kernel each way",
         "none unless a framework says otherwise: fused norms of Megatron-LM, Transformer Engine, PyTorch and Triton",
+        most=1.0,
     )
     gathered_copies: float = assumption(
         0.0,

@@ -118,6 +118,7 @@ class ServingAssumptions:
         1.0,
         "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",
         "1 never preempts a sequence",
+        most=1.0,
     )
     page_tokens: float = assumption(
         16.0, "tokens per page of cache; the last page of a sequence may stay empty", "vLLM, --block-size: 16"
@@ -134,12 +135,16 @@ class ServingAssumptions:
         "the same: 1.73 TB/s",
     )
     tp_overlap: float = assumption(
-        0.0, "share of tensor-parallel communication hidden", "engines run it between the matrix products"
+        0.0,
+        "share of tensor-parallel communication hidden",
+        "engines run it between the matrix products",
+        most=1.0,
     )
     ep_overlap: float = assumption(
         0.0,
         "share of expert all-to-all hidden",
         "without two batches that overlap (DeepSeek-V3, arXiv:2412.19437, section 3.4) none is",
+        most=1.0,
     )
     node_gathers: float = assumption(
         1.0,
@@ -147,6 +152,7 @@ class ServingAssumptions:
         "where each token is sent to its experts",
         "defaults of TensorRT-LLM (fused_moe_cutlass.py of its PyTorch backend: allgather, reducescatter under attention data parallelism) "
         "and vLLM (all2all_backend: allgather_reducescatter)",
+        most=1.0,
     )
     expert_spread: float = assumption(
         1.0,
@@ -159,10 +165,12 @@ class ServingAssumptions:
         "of replicas that share experts: 1 where all read prompts in the same passes, 0 where each does when a place of its own is free",
         "TensorRT-LLM, tech blog 10, ADP Balance Strategy: each rank schedules for itself unless enable_balance is set, with which 8 GB200 "
         "serve 1.33 times the tokens of DeepSeek-V3; vLLM, data parallel deployment: independent cores that run in step",
+        most=1.0,
     )
     ep_latency_share: float = assumption(
         0.0,
         "share of the latencies of a rank's messages to all experts that add up; 0: all are under way at once",
         "DeepEP (deepseek-ai/DeepEP, README, low-latency kernels): 155 us for 7.3 MB over 32 ranks at 50 GB/s, of which "
         "bandwidth explains 147 us",
+        most=1.0,
     )

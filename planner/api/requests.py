@@ -184,28 +184,6 @@ def _objective(given: Any, mode: str, values: Values) -> str:
     return values.choice(label, values.text(label, given).strip().replace("-", "_"), known)
 
 
-# Assumptions that say how far something is so, from 0 to 1, beside those whose names end in _overlap or _share.
-_SHARES = frozenset(
-    (
-        "autograd_copies",
-        "captured",
-        "channels_first",
-        "fast_convolutions",
-        "fused_activation",
-        "fused_bias",
-        "fused_concatenation",
-        "fused_gradient_sum",
-        "fused_normalised_gradient",
-        "gradient_copies",
-        "node_gathers",
-        "norm_copies",
-        "parameter_servers",
-        "prompts_in_step",
-        "real_input",
-    )
-)
-
-
 def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tuple[tuple[str, float], ...]:
     """Read NAME=VALUE; a later one wins. Which of them a question has is known with its space (`Kind.check_assumed`)."""
     from costmodel.framework import LayerAssumptions
@@ -214,7 +192,9 @@ def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tupl
 
     label = values.called("assume")
     models = (MeshAssumptions, LayerAssumptions, ServingAssumptions)
-    known = tuple(field.name for model in models for field in dataclasses.fields(model))
+    known: dict[str, Mapping[str, Any]] = {
+        field.name: field.metadata for model in models for field in dataclasses.fields(model)
+    }
     texts = [given] if isinstance(given, str) else given
     result: dict[str, float] = {}
     for text in texts:
@@ -229,8 +209,13 @@ def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tupl
             where = "-v lists those of an answer; docs/cost-model.md, transformers.md and inference.md describe all"
             values.add(f"{label} {text}: no such assumption{hint} ({where})")
         value = values.at_least_zero(f"{label} {name}", stated)
-        if (name.endswith(("_overlap", "_share")) or name in _SHARES) and value > 1:
-            values.add(f"{label} {text}: is a share, at most 1")
+        most = known.get(name, {}).get("most", math.inf)
+        if value > most:
+            values.add(
+                f"{label} {text}: " + ("is a share, at most 1" if most == 1.0 else f"must be at most {most:.0f}")
+            )
+        if known.get(name, {}).get("is_whole") and value != int(value):
+            values.add(f"{label} {text}: must be a whole number")
         if name.endswith("_per_s") and value == 0 and name != "storage_bytes_per_s":
             values.add(f"{label} {text}: a bandwidth is above 0")
         result[name] = value

@@ -145,6 +145,8 @@ def test_the_file_knows_every_field_and_every_name() -> None:
         ("--assume dp_overlap=1.5", "is a share, at most 1"),
         ("--assume captured=1.5", "is a share, at most 1"),
         ("--assume norm_copies=2", "is a share, at most 1"),
+        ("--assume cp_balance=3", "must be at most 2"),
+        ("--assume loss_chunks=1.5", "must be a whole number"),
         ("--assume dp_overlap=-1", "must be at least 0"),
         ("--assume host_bytes_per_s=0", "a bandwidth is above 0"),
         ("--assume dp_overlap=nan", "must be a finite number"),
