@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.framework import UNKNOWN
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
@@ -142,7 +143,10 @@ def job_of_plan(
             f"plans {' and plans '.join(_KINDS[name] for name in sorted(takes))}{why}; use {_takers(kind)}"
             + (alone if kind == "layers" else "")
         )
-    return job, _warnings(document, space.resolved, ranked)
+    elsewhere = _other_framework(space.resolved, exporter_of(target).FRAMEWORK)
+    origin = dataclasses.replace(job.origin, prediction=(*job.origin.prediction, *elsewhere))
+    job = dataclasses.replace(job, origin=origin)
+    return job, (*_warnings(document, space.resolved, ranked), *elsewhere)
 
 
 def _takers(kind: str) -> str:
@@ -257,6 +261,15 @@ def _memory(ranked: RankedPlan) -> str:
 def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
     """Share of a device that may be filled, to three digits and not above what was asked for."""
     return int(capacity_bytes / cluster.device.capacity_bytes * 1000 + 1e-6) / 1000
+
+
+def _other_framework(resolved: Resolved, target: str) -> tuple[str, ...]:
+    """A sentence where the figures of a plan are those of another framework than the one that is to run it."""
+    framework = resolved.workload.framework.name
+    if framework in ("", UNKNOWN.name, target):
+        return ()
+    own = f"'planner estimate --plan FILE --framework {target}' predicts it"
+    return (f"time and memory are those of {framework}; {target} may need more of both: {own}",)
 
 
 def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:

@@ -175,6 +175,19 @@ def test_a_plan_that_does_not_fit_warns(plan: str, target: str, tmp_path: Path, 
     assert "THE PLAN DOES NOT FIT INTO MEMORY" in (folder / "README.md").read_text()
 
 
+def test_a_plan_of_another_framework_warns(tmp_path: Path, said: Any, answer: Any) -> None:
+    """The losses in chunks that make room under ArcticTraining are calls of its own, which no setting of DeepSpeed makes."""
+    file, folder = tmp_path / "plan.yaml", tmp_path / "run"
+    options = "llama3-8b --gpus 8 --batch 8 --zero 3 --recompute full --framework arctic-training -q"
+    answer("estimate", *options.split(), "--export", file)
+    _, err = said("export", file, "--to", "deepspeed", "-o", folder)
+    assert "warning: time and memory are those of arctic-training; deepspeed may need more of both" in err
+    assert "time and memory are those of arctic-training" in (folder / "README.md").read_text()
+    answer("estimate", *options.replace("arctic-training", "deepspeed").split(), "--export", tmp_path / "own.yaml")
+    _, err = said("export", tmp_path / "own.yaml", "--to", "deepspeed", "-o", tmp_path / "own")
+    assert "time and memory" not in err
+
+
 @pytest.mark.e2e
 def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, answer: Any, fails: Any) -> None:
     plan = tmp_path / "plan.yaml"
