@@ -45,7 +45,7 @@ FIELDS = {
     "recompute_blocks": "all blocks; -: fewer",
     "offload_optimizer": "-: fsdp_offload_params moves weights, too; written under FSDP",
     "offload_activations": "-: not by the file",
-    "order": "tp-cp-dp; -: the others",
+    "order": "tp-cp-dp; no others",
     "domain_gpus": SEGMENT,
     "stage_blocks": "no pipelines",
     "stage_recompute": "all blocks; -: fewer",

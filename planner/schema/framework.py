@@ -175,8 +175,9 @@ class RulesEntry(FileModel):
             (
                 set(schedules) != set(SCHEDULES),
                 {"schedule": tuple(name for name in SCHEDULES if name not in schedules)},
-                f"pipelines of {title} run {' or '.join(schedules)}",
-                f"{schedules[0]} is written",
+                f"pipelines of {title} run {', '.join(schedules)}",
+                f"{schedules[0]} is written"
+                + (", interleaved where vpp is above 1" if "interleaved" in schedules else ""),
                 "",
             ),
             (

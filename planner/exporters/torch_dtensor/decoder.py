@@ -35,7 +35,7 @@ FIELDS = {
     "recompute_blocks": "RECOMPUTED_BLOCKS",
     "offload_optimizer": "-: CPUOffloadPolicy moves the weights, too",
     "offload_activations": "RUN_UNDER: torch.autograd.graph.save_on_cpu, by hand",
-    "order": "tp-cp-dp-pp; -: the others",
+    "order": "tp-cp-dp-pp; no others",
     "domain_gpus": SEGMENT,
     "stage_blocks": "no pipelines",
     "stage_recompute": "no pipelines",

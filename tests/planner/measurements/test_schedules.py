@@ -68,7 +68,7 @@ def test_chunks_are_none_where_a_row_says_so_or_none_can_be(cells: dict[str, str
         ),
         (
             {"schedule": "zero_bubble", "framework": "megatron-lm"},
-            "schedule zero_bubble: pipelines of Megatron-LM (Megatron Core) run 1f1b or interleaved or combined_1f1b",
+            "schedule zero_bubble: pipelines of Megatron-LM (Megatron Core) run 1f1b, interleaved, combined_1f1b",
         ),
     ],
 )
