@@ -385,7 +385,8 @@ _BY_BLOCKS = ("mxfp8", "fp8_block", "fp8")
 # NVFP4Quantizer reads three times: nvte_hadamard_transform_amax, the cast of rows, nvte_hadamard_transform_cast_fusion_columnwise. On a
 # B300 casts of a layer (2.48 billion elements) take 2.69 ms so, with 7.1 bytes each 6.6 TB/s (docs/examples/gemm_profiling.rst: 6.453 ms
 # with them and 3.764 without).
-# Weights alone: vLLM, model_executor/layers/quantization; bitsandbytes, autograd/_functions.py.
+# Weights alone: vLLM, model_executor/layers/quantization; bitsandbytes, autograd/_functions.py; NeMo AutoModel,
+# components/quantization/nvfp4 (frozen under adapters, multiplied in bf16).
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
@@ -426,6 +427,8 @@ PRECISIONS: dict[str, Precision] = {
         ),
         _weights("w8a16", "weights in int8, products in 16 bits", "int8"),
         _weights("w4a16", "weights in int4, a scale for 128 (AWQ, GPTQ)", "int4"),
+        _weights("nvfp4a16", "weights in nvfp4, products in 16 bits (LLM Compressor NVFP4A16)", "nvfp4"),
+        _weights("mxfp4a16", "weights in mxfp4, products in 16 bits (LLM Compressor MXFP4A16)", "mxfp4"),
         _weights("w4a16-mxfp4", "experts in mxfp4 (gpt-oss), products in 16 bits", "mxfp4", covers=_MIXTURES),
         _weights("nf4", "weights in 4-bit NormalFloat with double quantization (QLoRA, bitsandbytes)", "nf4"),
         replace(_recipe("w4a8", "weights in int4, products in fp8", "fp8"), stored=FORMATS["int4"]),

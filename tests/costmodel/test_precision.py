@@ -103,6 +103,9 @@ def test_a_device_that_reads_both_ways_needs_one_copy_of_a_tensor() -> None:
         ("mxfp8", 2.0625),
         ("nvfp4", 3.125),
         ("nf4", 0.5 + (1 + 4 / 256) / 64),
+        # NeMo AutoModel, components/quantization/nvfp4: 0.5625 bytes per parameter; mxfp4: 4.25 bits (gpt-oss model card).
+        ("nvfp4a16", 0.5625),
+        ("mxfp4a16", 4.25 / 8),
     ],
 )
 def test_bytes_of_a_weight_in_memory(name: str, held: float) -> None:
@@ -152,16 +155,17 @@ def test_weights_of_a_training_run_by_hand() -> None:
         assert _weights(PRECISIONS[name]) == pytest.approx(total + (held - 2.0) * narrow, rel=1e-12)
 
 
-def test_frozen_weights_in_four_bits() -> None:
+@pytest.mark.parametrize("name", ["nf4", "nvfp4a16", "mxfp4a16"])
+def test_frozen_weights_in_four_bits(name: str) -> None:
     """Half a byte and its scales in place of two; the adapters stay."""
     plain = _weights(PRECISIONS["bf16"], lora=4)
     layers = _model(PRECISIONS["bf16"], lora=4).workload.graph.layers
     narrow = sum(layer.weight_count for layer in layers if layer.kind == "linear" and layer.block)
-    found = _weights(PRECISIONS["nf4"], lora=4)
-    assert found == pytest.approx(plain - (2.0 - FORMATS["nf4"].weight_bytes) * narrow, rel=1e-12)
+    found = _weights(PRECISIONS[name], lora=4)
+    assert found == pytest.approx(plain - (2.0 - PRECISIONS[name].held_bytes) * narrow, rel=1e-12)
     slower = [
-        float(_model(PRECISIONS[name], lora=4).evaluate_plans([MeshPlan(micro_batch=8)]).compute_s[0])
-        for name in ("bf16", "nf4")
+        float(_model(PRECISIONS[one], lora=4).evaluate_plans([MeshPlan(micro_batch=8)]).compute_s[0])
+        for one in ("bf16", name)
     ]
     assert slower[1] > slower[0]
 

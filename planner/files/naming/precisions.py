@@ -71,6 +71,8 @@ WORDS: dict[str, tuple[str, ...]] = {
         "moewna16",
         "marlin",
     ),
+    "nvfp4a16": ("w4a16nvfp4",),
+    "mxfp4a16": (),
     "w4a16-mxfp4": (),
     "w4a8": ("w4a8awq", "w4afp8"),
     "nf4": ("bitsandbytes", "bnb", "bnb4bit", "bitsandbytes4bit", "loadin4bit", "qlora"),

@@ -32,6 +32,7 @@ def test_every_word_means_one_thing() -> None:
         ("rowwise_with_gw_hp", "fp8-rowwise-gw-hp"), ("awq_marlin", "w4a16"), ("gptq", "w4a16"), ("fp8_per_block", "fp8-blockwise"),
         ("experts_int8", "w8a16"), ("modelopt_fp4", "nvfp4"), ("w8a8_int8", "int8"), ("W4A16_AWQ", "w4a16"), ("W4A8_AWQ", "w4a8"),
         ("FP8_BLOCK_SCALES", "fp8-blockwise"), ("bitsandbytes", "nf4"), ("QLoRA", "nf4"), ("load_in_8bit", "w8a16"),
+        ("NVFP4A16", "nvfp4a16"), ("MXFP4A16", "mxfp4a16"), ("w4a16_nvfp4", "nvfp4a16"), ("w4a16-mxfp4", "w4a16-mxfp4"),
         ("W8A8", "int8"), ("FP8_DYNAMIC", "fp8"), ("int4_awq", "w4a16"), ("fp8_e4m3", "fp8"), ("torch.float8_e4m3fn", "fp8"),
         # plain formats
         ("torch.bfloat16", "bf16"), ("bfloat16", "bf16"), ("BF16", "bf16"), ("16-mixed", "fp16"), ("float32", "fp32"), ("", None),
