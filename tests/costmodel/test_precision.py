@@ -105,6 +105,7 @@ def test_a_device_that_reads_both_ways_needs_one_copy_of_a_tensor() -> None:
         ("nf4", 0.5 + (1 + 4 / 256) / 64),
         # NeMo AutoModel, components/quantization/nvfp4: 0.5625 bytes per parameter; mxfp4: 4.25 bits (gpt-oss model card).
         ("nvfp4a16", 0.5625),
+        ("w8a16", 1.0),
         ("mxfp4a16", 4.25 / 8),
     ],
 )
@@ -155,9 +156,9 @@ def test_weights_of_a_training_run_by_hand() -> None:
         assert _weights(PRECISIONS[name]) == pytest.approx(total + (held - 2.0) * narrow, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["nf4", "nvfp4a16", "mxfp4a16"])
-def test_frozen_weights_in_four_bits(name: str) -> None:
-    """Half a byte and its scales in place of two; the adapters stay."""
+@pytest.mark.parametrize("name", ["nf4", "nvfp4a16", "mxfp4a16", "w8a16"])
+def test_frozen_weights_in_four_or_eight_bits(name: str) -> None:
+    """Half a byte, or one, and its scales in place of two; the adapters stay."""
     plain = _weights(PRECISIONS["bf16"], lora=4)
     layers = _model(PRECISIONS["bf16"], lora=4).workload.graph.layers
     narrow = sum(layer.weight_count for layer in layers if layer.kind == "linear" and layer.block)
