@@ -301,7 +301,8 @@ def _shapes(space: MeshSpace) -> Columns:
         extremes = once(known, (tp * cp, cp > 1), partial(found, tp, cp))
         same = np.ones(len(extremes["pp"]), dtype=np.int64)
         pieces.append({"tp": tp * same, "sequence_parallel": flag * same, "cp": cp * same, **extremes})
-    return joined(pieces) if pieces else {name: np.zeros(0, dtype=np.int64) for name in (*_SHAPE, "dp", *_CLASSES)}
+    names = (*_SHAPE, "dp", "micro_batch", "num_micro_batches", *_CLASSES)
+    return joined(pieces) if pieces else {name: np.zeros(0, dtype=np.int64) for name in names}
 
 
 def _extremes(replicas: Columns, pps: IntArray, mask: BoolArray, several: int, deep: int) -> Columns:

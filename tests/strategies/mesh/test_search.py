@@ -219,6 +219,15 @@ def test_nothing_fits_names_the_plan_of_least_memory() -> None:
     assert float(model.evaluate_plans([outcome.nearest_miss.plan]).memory_bytes[0]) == pytest.approx(least, rel=1e-9)
 
 
+def test_degrees_that_need_more_workers_than_there_are_find_no_plan() -> None:
+    cluster = two_level_cluster()
+    restriction = MeshRestriction(degrees={"tp": Bounds(values=(2,)), "pp": Bounds(values=(2,))})
+    settings = MeshSettings(max_workers=1, capacity_bytes=1e12, restriction=restriction)
+    outcome = search_mesh(workload_of(decoder(blocks=3), cluster, 4), cluster, settings)
+    assert not outcome.candidates
+    assert outcome.nearest_miss is None
+
+
 def _best(workload: Workload, cluster: object, **more: object) -> float:
     settings = MeshSettings(**{"max_workers": 8, "capacity_bytes": 2e9, "top": 1, **more})  # type: ignore[arg-type]
     return search_mesh(workload, cluster, settings).candidates[0].step_time_s  # type: ignore[arg-type]
