@@ -118,8 +118,9 @@ def test_mixtures_are_a_kind_of_their_own() -> None:
         candidates = serving_candidates(model, PLANS[:2], knowledge)["token_s"]
         low, high = intervals(candidates, knowledge.model)
         middles.append(np.log(low * high / candidates.step_time_s**2) / 2)
-    # Mixtures are slower than predicted, those whose replicas share experts the more so.
-    assert np.all(np.diff(middles, axis=0) > 0)
+    # Dense networks and mixtures take about as long as predicted, mixtures whose replicas share experts longer.
+    assert np.max(np.abs(middles[:2])) < 0.05
+    assert np.all(middles[2] > 0.1)
 
 
 Ask = Callable[..., str]
