@@ -323,7 +323,7 @@ class MeshAssumptions:
         return self.expert_capacity > 0.0 and self.expert_padding > 0.0
 
     def hidden_share(self, stage: ArrayLike) -> FloatArray:
-        """Share of the backward pass behind which gradients travel under a ZeRO stage, of what dp_overlap lets.
+        """Share of dp_overlap that exchanges of gradients keep under a ZeRO stage, and of the weights that ranks gather after the update.
 
         >>> MeshAssumptions(replica_overlap=0.0).hidden_share([0, 1, 2]).tolist()
         [0.0, 1.0, 1.0]

@@ -483,13 +483,13 @@ def rank_slack_s(
 
 
 class _Lag(NamedTuple):
-    """Of a plan each: (n, 1)."""
+    """How many weight gradients of a rank wait for the end, by plan: the ``trails`` of its schedule and its micro-batches, (n, 1)."""
 
     trails: IntArray
     m: IntArray
 
     def gradients(self, rank: IntArray) -> IntArray:
-        """Of weights, after the last input gradient."""
+        """Weight gradients that a rank computes after its last input gradient."""
         return np.asarray(np.minimum(self.trails * rank + 1, self.m))
 
 

@@ -451,9 +451,7 @@ RULES: tuple[Rule, ...] = (
         name="schedule-micro-batches",
         fields=("schedule", "num_micro_batches", "pp"),
         doc=", ".join(
-            f"{' or '.join(np.array(SCHEDULES)[n == FEWEST])} needs at least {n if n > 1 else ''} pp micro-batches".replace(
-                "  ", " "
-            )
+            f"{' or '.join(np.array(SCHEDULES)[n == FEWEST])} needs at least {'' if n == 1 else f'{n} '}pp micro-batches"
             for n in np.unique(FEWEST[FEWEST > 0])
         ),
         test=lambda s, c: c["num_micro_batches"] >= FEWEST[c["schedule"]] * c["pp"],  # noqa: ARG005

@@ -160,7 +160,7 @@ class StepEnd:
         bucket = self.times.bucket_bytes * precision.gathered_bytes / self.gradient_width
         last = np.maximum(bucket, self.embedding_trainable * precision.weight_bytes)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
-        forward = np.where(stage == 1, 1.0 - assumptions.zero_whole, 1.0) * forward
+        forward = assumptions.hidden_share(stage) * forward
         exposed = exposed_exchange(assumptions, gather, moved[0] + moved[1], forward, last)
         if assumptions.shard_piece_s:
             pieces = self.division.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)

@@ -281,10 +281,9 @@ def _step_end(
         )
         back = np.where(sharded, 0.0, times.gather_s(*both)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
-    kept, embedding = np.where(sharded, 1.0 - assumptions.zero_whole, 1.0), memory.embedding_trainable[:, 0]
-    behind = assumptions.hidden_share(sharded.astype(np.int64))
+    kept, embedding = assumptions.hidden_share(sharded.astype(np.int64)), memory.embedding_trainable[:, 0]
     last = np.maximum(times.bucket_bytes[:, 0] / wide, embedding)
-    exposed = exposed_exchange(assumptions, reduce, gradients, behind * backward_s, last * wide)
+    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, last * wide)
     precision = workload.precision
     moved = precision.sized(precision.gathered_bytes, dense, memory.narrow_trainable, experts)
     gather = times.gather_s(*moved, None if assumptions.zero_whole else both)[:, 0]

@@ -209,12 +209,13 @@ def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tupl
             where = "-v lists those of an answer; docs/cost-model.md, transformers.md and inference.md describe all"
             values.add(f"{label} {text}: no such assumption{hint} ({where})")
         value = values.at_least_zero(f"{label} {name}", stated)
-        most = known.get(name, {}).get("most", math.inf)
-        if value > most:
+        limits = {"most": math.inf, "is_whole": False, **known.get(name, {})}
+        if value > limits["most"]:
             values.add(
-                f"{label} {text}: " + ("is a share, at most 1" if most == 1.0 else f"must be at most {most:.0f}")
+                f"{label} {text}: "
+                + ("is a share, at most 1" if limits["most"] == 1.0 else f"must be at most {limits['most']:.0f}")
             )
-        if known.get(name, {}).get("is_whole") and value != int(value):
+        if limits["is_whole"] and value != int(value):
             values.add(f"{label} {text}: must be a whole number")
         if name.endswith("_per_s") and value == 0 and name != "storage_bytes_per_s":
             values.add(f"{label} {text}: a bandwidth is above 0")

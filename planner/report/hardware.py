@@ -50,16 +50,18 @@ def group_words(group: DeviceGroup) -> str:
     return f"{count}{group.device.name} ({byte_text(group.device.memory_bytes)})"
 
 
-_WAYS = {"direct": "directly", "host": "through the host, RDMA", "tcp": "through the host, TCP"}
+_WAYS = {"direct": "direct", "host": "through the host, RDMA", "tcp": "through the host, TCP"}
 
 
 def _level_table(levels: Sequence[Level]) -> Table:
     cells = level_cells(levels)
     if all(level.transport == "direct" for level in levels):
-        cells = [{key: text for key, text in row.items() if key != "data_go"} for row in cells]
+        cells = [{key: text for key, text in row.items() if key != "transport"} for row in cells]
     return Table(
         columns=tuple(
-            Column(key.replace("_", " "), tuple(row[key] for row in cells), is_text=key in ("links", "join", "data_go"))
+            Column(
+                key.replace("_", " "), tuple(row[key] for row in cells), is_text=key in ("links", "join", "transport")
+            )
             for key in cells[0]
         )
     )
@@ -75,7 +77,7 @@ def level_cells(levels: Sequence[Level]) -> list[dict[str, str]]:
             "bandwidth_per_device": format_rate(level.bandwidth_bytes_per_s, "B/s"),
             "reached": f"{level.reached * 100:.3g} %",
             "latency": duration_text(level.latency_s),
-            "data_go": _WAYS[level.transport],
+            "transport": _WAYS[level.transport],
         }
         for level, inside in zip(levels, names, strict=False)
     ]
