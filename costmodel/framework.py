@@ -386,9 +386,7 @@ class Framework:
 
 # A well-tuned implementation. On Blackwell the host starts its kernels as CUDA graphs, in mxfp8 those of experts, too, as recipes of
 # Megatron-Bridge do (scripts/performance/configs).
-NO_FRAMEWORK = Framework(
-    conditional={"on_fp4_devices": {"captured": 1.0}, "in_mxfp8": {"expert_launches": 0.0, "dispatch_waits": 0.0}}
-)
+NO_FRAMEWORK = Framework(conditional={"on_fp4_devices": {"captured": 1.0}, "in_mxfp8": {"expert_launches": 0.0}})
 # Software of a run of which nothing is known but that it ran.
 UNKNOWN = Framework(name="unknown", attention="portable")
 

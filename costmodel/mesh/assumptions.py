@@ -144,7 +144,8 @@ class MeshAssumptions:
     expert_launches: float = assumption(
         0.6,
         "host_launch_s that starting one kernel of one expert takes: products of the experts of a rank, and casts of what enters them to "
-        "fp8, are started one by one in a loop",
+        "fp8, are started one by one in a loop, and none of the forward pass of a mixture before the host knows how many tokens each gets; "
+        "0: one kernel has all experts, and reads that on the device",
         "fit to mixtures on H100, B200 and GB200 (Megatron-Bridge performance summary, 25.09 to 26.06); NVIDIA Transformer Engine runs a "
         "grouped product as one product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
         needs="host_launch_s",
@@ -155,14 +156,6 @@ class MeshAssumptions:
         "none unless a framework says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
         "captures nearly all",
         most=1.0,
-    )
-    dispatch_waits: float = assumption(
-        1.0,
-        "share of the time that the host takes to start the forward pass of a mixture for which the device waits: how many tokens each "
-        "expert gets reaches the host when the router has run, so that nothing after it can be started ahead",
-        "Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py: the counts are copied to the host, which waits for them, unless "
-        "tokens are dropped",
-        needs="host_launch_s",
     )
     expert_spread: float = assumption(
         1.0,
@@ -181,7 +174,7 @@ class MeshAssumptions:
     expert_padding: float = assumption(
         0.0,
         "1: every expert computes as many tokens as it may take, be they there or not, so that every copy of a token travels (as with "
-        "node_copies 1), and the host waits for no counts (dispatch_waits)",
+        "node_copies 1), and the host waits for no counts",
         "Megatron-LM --moe-pad-expert-input-to-capacity",
         needs="expert_capacity",
     )

@@ -593,8 +593,10 @@ def _add_launches(
         total["forward_launches"] += assumptions.expert_launches * each
         total["backward_launches"] += assumptions.expert_launches * returned * flow.through
         started = forward + assumptions.expert_launches * each
-        waits = 0.0 if assumptions.is_padded else assumptions.dispatch_waits
-        total["forward_s"] += waits * assumptions.host_launch_s * started
+        # How many tokens each expert gets reaches the host when the router has run: nothing behind it is started ahead. Megatron-LM,
+        # megatron/core/transformer/moe/token_dispatcher.py, unless the experts are padded; kernels that read it on the device need no host.
+        if assumptions.expert_launches and not assumptions.is_padded:
+            total["forward_s"] += assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart
     if flow.runs_again:
         total["selective_launches"] += forward + apart

@@ -187,8 +187,7 @@ def _stated_of_experts(row: Row, framework: Framework) -> dict[str, float]:
     """What a row says of the loads of experts and how tokens travel, as assumptions; else they are those of its framework."""
     stated = {"node_copies": float(row.text("dispatcher") == "all_to_all")} if row.has("dispatcher") else {}
     if row.has("expert_kernels"):
-        each = float(row.text("expert_kernels") == "each")
-        stated |= {name: each * getattr(DEFAULT_ASSUMPTIONS, name) for name in ("expert_launches", "dispatch_waits")}
+        stated["expert_launches"] = DEFAULT_ASSUMPTIONS.expert_launches * (row.text("expert_kernels") == "each")
     if row.text("schedule") == "combined_1f1b":  # without a pipeline, too (Megatron-LM, forward_backward_no_pipelining)
         stated["ep_overlap"] = 1.0
     usual = "forced" if framework.defaults.forces_balance else "dropless"

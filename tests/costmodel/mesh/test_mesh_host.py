@@ -350,7 +350,9 @@ def _sharded_s(assumptions: MeshAssumptions, plan: MeshPlan, blocks: int) -> flo
 
 def test_captured_kernels_take_the_host_no_time() -> None:
     """All of a dense network; of a mixture the products of its experts remain, two forward and four backward for each of four."""
-    slow = replace(make.BARE, host_launch_s=1.0, expert_launches=0.5, dispatch_waits=0.0, captured=1.0)
+    slow = replace(
+        make.BARE, host_launch_s=1.0, expert_launches=0.5, captured=1.0, expert_capacity=1.0, expert_padding=1.0
+    )
     cluster = make.ideal_cluster(peak=1e15, memory_bandwidth=1e15)
     for experts, seconds in ((0, 0.0), (4, 0.5 * 4 * (2 + 0.5 * 4))):
         graph = decoder(blocks=2, experts=experts)

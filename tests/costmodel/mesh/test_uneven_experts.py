@@ -125,9 +125,6 @@ def test_padded_experts_compute_their_capacity_whatever_they_get(ep: int) -> Non
 
 def test_padded_experts_wait_for_no_counts() -> None:
     waits = {"host_launch_s": 1e-5, "expert_capacity": 1.0}
-    assert _part("step_time_s", PLAN, **waits, expert_padding=1.0) == _part(
-        "step_time_s", PLAN, **waits, dispatch_waits=0.0
-    )
     assert _part("step_time_s", PLAN, **waits) > _part("step_time_s", PLAN, **waits, expert_padding=1.0)
 
 

@@ -164,7 +164,7 @@ def test_a_whole_prompt_costs_what_a_forward_pass_of_training_costs(tp: int, exp
     etp = row if experts else one
     ours = found.timer.passes(PassKeys(tp=row, ep=one, etp=etp, prompts=one, chunk=2048 * one, decodes=0 * one))
     keys = RowKeys(tp=row, sequence_parallel=0 * one, cp=one, ep=one, etp=etp, micro_batch=one, place=0 * one)
-    no_waits = MeshAssumptions(dispatch_waits=0.0, expert_launches=0.0)
+    no_waits = MeshAssumptions(expert_launches=0.0)
     theirs = module_table(workload_of(graph, where, 1), where, found.modules, keys, assumptions=no_waits)
     assert float(ours.compute_s[0, 1]) == pytest.approx(float(theirs.forward_s[0, 1]), rel=0.03)
     if not experts:
