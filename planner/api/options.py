@@ -72,8 +72,8 @@ _OBJECTIVES = (
     "Serving: {costmodel.objectives:SERVING_OBJECTIVES}. Default: throughput."
 )
 _DIVERSE = (
-    "List plans that really differ: over a device mesh the best of each tp, cp, ep, pp, ZeRO stage, micro-batch and schedule (the "
-    "default there); with a split per layer the best of each family."
+    "List plans that really differ: over a device mesh the best of each tp, ep, pp, ZeRO stage, number of micro-batches and "
+    "schedule (the default there); with a split per layer the best of each family."
 )
 _SPACES = (
     "mesh: one degree per parallel dimension for the whole network; layers: a split per layer; auto: mesh for "

@@ -28,7 +28,7 @@ SENTENCES: Mapping[str, str] = {
     # of a mesh
     "plans_not_counted": "the space holds more plans than are stated: the time limit came before all were counted",
     "similar_plans_left_out": (
-        "only the best plan of each (tp, cp, ep, pp, ZeRO stage, micro-batch, schedule) is shown; --no-diverse shows all"
+        "only the best plan of each (tp, ep, pp, ZeRO stage, number of micro-batches, schedule) is shown; --no-diverse shows all"
     ),
     "waits_for_hosts": (
         "{share:share} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "

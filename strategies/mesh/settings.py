@@ -19,8 +19,9 @@ __all__ = [
 ]
 
 # Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
-# (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan.
-DISTINCT: tuple[str, ...] = ("tp", "cp", "ep", "pp", "zero_stage", "micro_batch", "schedule")
+# (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan. With as many
+# micro-batches a rank has as many tokens of each, whether they are whole samples (cp 1) or halves of twice as many (cp 2): the same work.
+DISTINCT: tuple[str, ...] = ("tp", "ep", "pp", "zero_stage", "num_micro_batches", "schedule")
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 _NARROWED = ("cp", "etp")
