@@ -139,6 +139,7 @@ def _sailor(row: Row, cells: Cells) -> None:
     >>> cells["stage_blocks"], cells["memory_counts"]
     ('6/9/9/8', 'used')
     """
+    cells.put("framework", "megatron-deepspeed")
     cells.put("dropout", False)
     cells.put("memory_counts", "used")
     if row.has("stage_layers"):

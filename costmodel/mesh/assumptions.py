@@ -263,8 +263,8 @@ class MeshAssumptions:
     )
     softmax_multiple: float = assumption(
         0.0,
-        "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
-        "of this; else five in fp32; 0: always",
+        "attention that is written out has one kernel for scale, mask and softmax only in 16 bits, and where micro-batch x heads of a rank "
+        "is a multiple of this; else kernels of their own, in fp32; 0: always",
         "none unless a framework says otherwise",
         is_whole=True,
     )

@@ -52,7 +52,7 @@ __all__ = [
     "module_roles",
     "module_table",
     "module_weights",
-    "softmax_kernels",
+    "softmax_parts",
     "sorted_rows",
     "unfused_bytes",
 ]
@@ -67,8 +67,12 @@ _QUERY_COPIES, _KEY_VALUE_COPIES = 3.0, 4.0
 # Softmax of 16-bit scores in fp32, kernel by kernel, in bytes per score (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax). Forward
 # to fp32 (2 read, 4 written), scaled (4 + 4), masked (4 + 4), softmax (4 + 4), to 16 bits (4 + 2), in place of 2 + 2; backward to fp32 (2 +
 # 4), softmax (8 + 4), mask (4 + 4), scale (4 + 4), to 16 bits (4 + 2), in place of 4 + 2.
-_SOFTMAX_FORWARD, _SOFTMAX_BACKWARD = 36.0 - 4.0, 40.0 - 6.0
-_SOFTMAX_KERNELS = 5.0 - 1.0
+_CAST_SOFTMAX = 36.0 - 4.0, 40.0 - 6.0, 4.0, 4.0  # and what the host starts each way beyond one kernel
+# The same of scores in 32 bits, which no fused kernel takes (is_kernel_available): they are masked in place (4 + 4), as a view of what the
+# product wrote. So the backward pass copies whole gradients: into zeros for the view (4 written, 4 + 4), and for what was overwritten
+# (CopySlices::apply in PyTorch's torch/csrc/autograd/functions/tensor.cpp: copied, cloned, and copied back, 4 + 4 each), around a mask
+# that is not in place (cloned and filled, 4 + 4 each). PyTorch's profiler lists these kernels, of two nodes of autograd.
+_WIDE_SOFTMAX = 8.0, 52.0, 1.0, 2.0
 # The bias of the second product is weighted by the router and added expert by expert in fp32 (Megatron-LM, megatron/core/transformer/moe/
 # experts.py, TEGroupedMLP), in bytes per element. Forward: weighted (4 written), added (2 + 4 read, 4 written), experts joined (4 + 4), to
 # 16 bits (4 + 2). Backward: to fp32 and back (2 + 4, 4 + 2), its parts joined (2 + 2), and for gradients of bias and weight a product and
@@ -116,11 +120,11 @@ def unfused_bytes(
         return np.maximum(each - _moved(work.forward, width), 0.0), np.maximum(
             each - _moved(work.backward_input, width), 0.0
         )
-    apart = softmax_kernels(layer, shard, assumptions)
+    apart = softmax_parts(layer, shard, width, assumptions)[:2]
     if np.any(apart):
         keys = float(layer.input_shapes[-1][1])
-        scores = rows_held(layer, shard) * np.ceil(layer.params.heads / shard.split_out) * keys
-        return np.where(apart > 0, _SOFTMAX_FORWARD * scores, 0.0), np.where(apart > 0, _SOFTMAX_BACKWARD * scores, 0.0)
+        forward, backward = apart * rows_held(layer, shard) * np.ceil(layer.params.heads / shard.split_out) * keys
+        return forward, backward
     return _plain_bytes(layer, shard, elements, width, assumptions)
 
 
@@ -145,26 +149,30 @@ def _plain_bytes(
     return forward + _NORM_FORWARD * normed, backward + _NORM_BACKWARD * normed
 
 
-def softmax_kernels(layer: Layer, shard: Shard, assumptions: MeshAssumptions) -> FloatArray:
-    """Kernels each way that the softmax of attention takes beyond one, (n,).
+def softmax_parts(layer: Layer, shard: Shard, width: float, assumptions: MeshAssumptions) -> FloatArray:
+    """What a softmax of attention takes that is written out in Python, beyond one kernel.
 
     Parameters
     ----------
     layer : Layer
     shard : Shard
+    width : float
+        Bytes of an activation.
     assumptions : MeshAssumptions
         ``softmax_multiple``.
 
     Returns
     -------
-    array (n,)
-        None where attention is fused, or where micro-batch times heads of the rank suits the fused softmax.
+    array (4, n)
+        Bytes per score forward and backward, and what the host starts. None where attention is fused, or where a fused softmax takes the
+        scores: in 16 bits, if micro-batch times heads of the rank suits it.
     """
-    multiple = assumptions.softmax_multiple
+    multiple, is_wide = assumptions.softmax_multiple, width >= 4.0
     if not multiple or layer.kind not in ATTENTION or layer.params.fused:
-        return np.zeros_like(shard.batch)
+        return np.zeros((4, *shard.batch.shape))
     rows = shard.batch * np.ceil(layer.params.heads / shard.split_out)
-    return np.asarray(np.where(rows % multiple, _SOFTMAX_KERNELS, 0.0))
+    is_apart = is_wide | (rows % multiple > 0)
+    return np.asarray(np.multiply.outer(_WIDE_SOFTMAX if is_wide else _CAST_SOFTMAX, is_apart))
 
 
 def expert_bytes(
@@ -587,7 +595,7 @@ def _add_launches(
         forward, through, weights = (count - _WITHIN_ADAPTER for count in (forward, through, weights))
     single = 1.0 - assumptions.captured
     forward, through, weights = single * forward, single * through, single * weights
-    apart = single * softmax_kernels(layer, shard, assumptions)
+    apart, autograd = single * softmax_parts(layer, shard, workload.precision.activation_bytes, assumptions)[2:]
     if layer.kind == "moe":
         each, returned = expert_kernels(layer.params, shard, workload.precision)
         total["forward_launches"] += assumptions.expert_launches * each
@@ -605,7 +613,7 @@ def _add_launches(
     needed = single * float(sum(kernel.launches for kernel in work.through))
     is_put_off = layer.kind not in ATTENTION and layer.has_weights and flow.to_inputs  # as `_add_compute` has weight_s
     total["weight_launches"] += weights - needed if is_put_off else 0.0
-    total["backward_launches"] += (needed if is_put_off else weights) + (through if flow.to_inputs else 0.0) + apart
+    total["backward_launches"] += (needed if is_put_off else weights) + (through if flow.to_inputs else 0.0) + autograd
 
 
 def _add_accumulation(

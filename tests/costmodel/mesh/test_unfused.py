@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.tables import expert_bytes, unfused_bytes
 from costmodel.precision import PRECISIONS
@@ -131,11 +132,13 @@ def _gpt_step_s(
     recompute: str = "none",
     bandwidth: float = 1e9,
     cut: bool = False,
+    precision: str = "bf16",
     **changes: float,
 ) -> float:
     graph = make.gpt(blocks=_BLOCKS, features=_FEATURES, heads=_HEADS, positions=_SEQUENCE, vocabulary=_WORDS)
     cluster = make.ideal_cluster(bandwidth=bandwidth)
-    model = make.model_of(graph, 4, cluster, replace(make.BARE, **changes))
+    workload = workload_of(graph, cluster, 4, precision)
+    model = MeshModel.build(workload, cluster, replace(make.BARE, **changes))
     plan = MeshPlan(
         tp=tp, micro_batch=micro_batch, num_micro_batches=4 // micro_batch, recompute=recompute, sequence_parallel=cut
     )
@@ -159,6 +162,22 @@ def test_selective_recomputation_runs_the_five_kernels_again() -> None:
         for recompute in ("none", "selective")
     )
     assert again == pytest.approx(plain * (32 + 32 + 34) / (32 + 34), rel=1e-6)
+
+
+@pytest.mark.parametrize(("recompute", "forward"), [("none", 1), ("selective", 2)])
+def test_a_softmax_of_scores_in_32_bits_is_never_fused(recompute: str, forward: int) -> None:
+    """Four heads of one sample, which in 16 bits have a kernel; 13 passes over a gradient that is copied for a mask in place."""
+    case = {"tp": 1, "recompute": recompute, "precision": "fp32"}
+    more = _gpt_step_s(**case, softmax_multiple=4.0) - _gpt_step_s(**case)
+    scores = 4 * _BLOCKS * _HEADS * _SEQUENCE**2
+    assert more == pytest.approx(scores * (forward * 2 * 4 + 13 * 4) / _rate(), rel=1e-6)
+
+
+def test_the_host_starts_one_kernel_and_two_nodes_of_autograd_for_it() -> None:
+    launch_s = 1e-2
+    case = {"tp": 1, "precision": "fp32", "host_launch_s": launch_s, "bare_launch": 0.5}
+    more = _gpt_step_s(**case, softmax_multiple=4.0) - _gpt_step_s(**case)
+    assert more == pytest.approx(4 * _BLOCKS * (1 + 2 * 0.5) * launch_s, rel=1e-6)
 
 
 @pytest.mark.parametrize(("recompute", "passes"), [("none", 1.5), ("selective", 2.5)])
