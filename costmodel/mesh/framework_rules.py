@@ -74,6 +74,15 @@ class Span:
         below = (Span(least, self.low - 1),) if self.low > least else ()
         return below if self.high == inf else (*below, Span(int(self.high) + 1))
 
+    def within(self, spans: Iterable[Any]) -> list[Span]:
+        """The numbers that are in others, too.
+
+        >>> Span(2).within([Span(1, 3), Span(5, 5)]), Span(2, 3).within([Span(4)])
+        ([Span(low=2, high=3), Span(low=5, high=5)], [])
+        """
+        common = [Span(max(self.low, span.low), min(self.high, span.high)) for span in spans]
+        return [span for span in common if span.low <= span.high]
+
 
 # Groups of interleaved micro-batches (`costmodel.schedules.group_size`) that frameworks take: of pp; equal ones, as many as pp goes into
 # the micro-batches; any, of which the last may be smaller.
@@ -138,35 +147,6 @@ class Refusal:
         beside = f" with {' and '.join(others)}" if others else ""
         return f"{first}{beside}: {self.why}"
 
-    def cited(self, values: Mapping[str, Any], framework: str) -> str:
-        """The same with what a plan may have instead, and whose rule it is."""
-        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
-        return f"{self.sentence(values)}{allowed} (rule of {framework}: {self.source})"
-
-    @property
-    def words(self) -> str:
-        """The rule of no plan in particular: what the framework does, what that allows, and who says so."""
-        return f"{self.why}; allowed: {self.allowed} ({self.source})" if self.allowed else f"{self.why} ({self.source})"
-
-    @property
-    def allowed(self) -> str:
-        """What a plan may have instead.
-
-        >>> Refusal(when={"pp": Span(2), "zero_stage": Span(2, 3)}, why="", source="").allowed
-        'pp 1, or zero_stage 0 or 1'
-        """
-        found = []
-        for name, wanted in self.when.items():
-            others = outside(name, wanted)
-            # Nobody chooses another kind of network.
-            if others and name not in DERIVED and name != "network":
-                found.append(
-                    " or ".join(_named(name, {name: value}) for value in others)
-                    if isinstance(wanted, bool)
-                    else f"{name} {' or '.join(map(str, others))}"
-                )
-        return ", or ".join(found)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -192,6 +172,51 @@ class Rules:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""
         chosen = self.version if version is None else version
         return tuple(refusal for refusal in self.refusals if refusal.is_about(chosen))
+
+    def runs(self, name: str, values: Sequence[Span] | Sequence[str] | Sequence[bool]) -> list[Any]:
+        """Those of some values of a setting that no rule about it alone refuses.
+
+        >>> Rules(refusals=(Refusal(when={"pp": Span(5)}, why="", source=""),)).runs("pp", [Span(2)])
+        [Span(low=2, high=4)]
+        """
+        kept: list[Any] = list(values)
+        for wanted in (refusal.when[name] for refusal in self.of() if refusal.when.keys() == {name}):
+            if isinstance(wanted, Span):
+                kept = [part for span in kept for part in span.within(outside(name, wanted))]
+            else:
+                kept = [value for value in kept if not _is_among(value, wanted)]
+        return kept
+
+    def allowed(self, refusal: Refusal) -> str:
+        """What a plan may have instead of what one of them refuses.
+
+        >>> refusal = Refusal(when={"pp": Span(2), "zero_stage": Span(2, 3)}, why="", source="")
+        >>> Rules(refusals=(refusal,)).allowed(refusal)
+        'pp 1, or zero_stage 0 or 1'
+        """
+        found = []
+        for name, wanted in refusal.when.items():
+            others = [] if name in DERIVED else self.runs(name, outside(name, wanted))
+            # Nobody chooses another kind of network.
+            if others and name not in ("network", "experts"):
+                found.append(
+                    " or ".join(_named(name, {name: value}) for value in others)
+                    if isinstance(wanted, bool)
+                    else f"{name} {' or '.join(map(str, others))}"
+                )
+        return ", or ".join(found)
+
+    def words(self, refusal: Refusal) -> str:
+        """A rule of no plan in particular: what the framework does, what that allows, and who says so."""
+        return f"{self._with_allowed(refusal.why, refusal)} ({refusal.source})"
+
+    def cited(self, refusal: Refusal, values: Mapping[str, Any], framework: str) -> str:
+        """What is wrong with a plan that has these values, what it may have instead, and whose rule it is."""
+        return f"{self._with_allowed(refusal.sentence(values), refusal)} (rule of {framework}: {refusal.source})"
+
+    def _with_allowed(self, text: str, refusal: Refusal) -> str:
+        allowed = self.allowed(refusal)
+        return f"{text}; allowed: {allowed}" if allowed else text
 
     @property
     def cp_kind(self) -> str:

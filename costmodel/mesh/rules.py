@@ -29,7 +29,6 @@ Columns = Mapping[str, IntArray]
 
 _ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
 _1F1B = SCHEDULES.index("1f1b")
-_CHUNKED = " or ".join(np.array(SCHEDULES)[IS_CHUNKED])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +49,7 @@ class NetworkShape:
     uncut_chunks: tuple[int, ...] = ()  # numbers of chunks that the framework cannot cut the network into
     fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
     groups: str = "whole"  # of interleaved micro-batches (`costmodel.mesh.framework_rules.GROUPS`)
+    schedules: tuple[str, ...] = SCHEDULES  # that the framework has
     cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
@@ -93,6 +93,7 @@ class NetworkShape:
             uncut_chunks=uncut_chunks(framework, graph, modules),
             fewest_micro_batches=framework.rules.fewest_micro_batches,
             groups=framework.rules.groups,
+            schedules=tuple(framework.rules.runs("schedule", SCHEDULES)),
             cluster=cluster,
         )
 
@@ -111,6 +112,8 @@ class Rule:
     test : function of (shape, columns) to array of bool
     message : function of (shape, values of the plan) to str
         What is wrong with a plan that breaks it.
+    after : str
+        Another rule: a plan that breaks that one breaks this one by the same mistake, and only that one is said.
     """
 
     name: str
@@ -118,6 +121,7 @@ class Rule:
     doc: str
     test: Callable[[NetworkShape, Columns], BoolArray]
     message: Callable[[NetworkShape, Mapping[str, int]], str]
+    after: str = ""
 
 
 def columns_of(batch: MeshBatch) -> dict[str, IntArray]:
@@ -133,13 +137,6 @@ def holds(shape: NetworkShape, columns: Columns, new: frozenset[str] | None = No
         if all(name in columns for name in rule.fields) and (new is None or new & set(rule.fields)):
             result &= rule.test(shape, columns)
     return result
-
-
-def broken_rules(shape: NetworkShape, plan: MeshPlan) -> list[str]:
-    """What is wrong with a plan, one sentence per rule that it breaks."""
-    columns = columns_of(MeshBatch.from_plans([plan]))
-    values = {name: int(column[0]) for name, column in columns.items()}
-    return [rule.message(shape, values) for rule in RULES if not bool(np.all(rule.test(shape, columns)))]
 
 
 def nearby(value: int, divisor: int) -> str:
@@ -172,7 +169,7 @@ def _positive(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001 - t
 
 def _kv_heads(shape: NetworkShape, c: Columns) -> BoolArray:
     result = np.ones(len(c["tp"]), dtype=np.bool_)
-    for kv in shape.kv_heads:
+    for kv in set(shape.kv_heads) - set(shape.heads):  # as many as attention heads: the rule of those says it
         result &= (kv % c["tp"] == 0) | (c["tp"] % kv == 0)
     return result
 
@@ -208,13 +205,19 @@ def _pipeline_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa
     return f"schedule {name} needs a pipeline, a pp of at least 2; with pp {v['pp']} leave it at 1f1b"
 
 
-def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
+def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
     name = SCHEDULES[v["schedule"]]
     if VPP[v["schedule"]] > 1:
         return f"schedule {name} needs vpp {VPP[v['schedule']]}; it is {v['vpp']}"
     if IS_CHUNKED[v["schedule"]]:
         return f"vpp {v['vpp']} is too few chunks for schedule {name}, which needs a vpp of at least 2"
-    return f"vpp {v['vpp']} is for schedule {_CHUNKED}; schedule {name} has one chunk per rank"
+    chunked = [other for other in shape.schedules if IS_CHUNKED[SCHEDULES.index(other)]]
+    has = (
+        f"is for schedule {' or '.join(chunked)}"
+        if chunked
+        else f"needs a schedule that {shape.framework} does not have"
+    )
+    return f"vpp {v['vpp']} {has}; schedule {name} has one chunk per rank"
 
 
 def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
@@ -405,6 +408,7 @@ RULES: tuple[Rule, ...] = (
             + (f" x vpp {v['vpp']}" if v["vpp"] > 1 else "")
             + f" is more than the {s.num_blocks} blocks of the network"
         ),
+        after="schedule-chunks",
     ),
     Rule(
         name="framework-stages",
@@ -436,7 +440,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="schedule-chunks",
         fields=("schedule", "vpp"),
-        doc=f"{_CHUNKED} needs vpp > 1, the other schedules have one chunk per rank",
+        doc="vpp > 1 is for schedules with several chunks per rank, which need it",
         test=lambda s, c: has_chunks(c["schedule"], c["vpp"]),  # noqa: ARG005
         message=_chunks_message,
     ),
@@ -459,6 +463,7 @@ RULES: tuple[Rule, ...] = (
             f"schedule {SCHEDULES[v['schedule']]} needs {FEWEST[v['schedule']] * v['pp']} micro-batches for pp {v['pp']}; "
             f"there are {v['num_micro_batches']}"
         ),
+        after="stages",
     ),
     Rule(
         name="batch",
@@ -510,3 +515,11 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
 )
+
+
+def broken_rules(shape: NetworkShape, plan: MeshPlan, rules: Sequence[Rule] = RULES) -> list[str]:
+    """What is wrong with a plan, one sentence per mistake."""
+    columns = columns_of(MeshBatch.from_plans([plan]))
+    values = {name: int(column[0]) for name, column in columns.items()}
+    broken = {rule.name: rule for rule in rules if not bool(np.all(rule.test(shape, columns)))}
+    return [rule.message(shape, values) for rule in broken.values() if rule.after not in broken]

@@ -377,9 +377,9 @@ def check_framework(resolved: Resolved, *conditions: str) -> None:
     if not refusals:
         return
     facts = facts_of(workload.graph, workload.precision.name, workload.optimizer.name)
-    problems = [refusal.cited(facts.values, framework.name) for refusal in of_no_plan(refusals, facts)]
+    problems = [framework.rules.cited(refusal, facts.values, framework.name) for refusal in of_no_plan(refusals, facts)]
     problems += [
-        refusal.cited(facts.values, framework.name)
+        framework.rules.cited(refusal, facts.values, framework.name)
         for refusal in refusals
         if any(refusal.when.get(condition) is True for condition in conditions)
     ]

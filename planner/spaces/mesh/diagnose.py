@@ -91,10 +91,13 @@ class MeshDiagnosis(Diagnosis):
             return
         flags = list(dict.fromkeys(flags_of(self.fixed).values()))
         kept = smallest_set(flags, lambda chosen: self._is_empty(only(self.fixed, chosen), rules))
-        fixed, names = only(self.fixed, frozenset(kept)), [str(n) for n in range(len(rules))]
+        fixed = only(self.fixed, frozenset(kept))
+        # Rules about what is given say more than those that meet it by way of others: these are left out first.
+        given_fields = fixed.degrees.keys() | fixed.names.keys() | fixed.flags.keys()
+        names = sorted(map(str, range(len(rules))), key=lambda n: bool(rules[int(n)].when.keys() & given_fields))
         broken = smallest_set(names, lambda some: self._is_empty(fixed, [rules[int(n)] for n in names if n in some]))
         given = " ".join((f"--framework {framework.name}", *(given_text(fixed, flag) for flag in kept)))
-        reason = "; and ".join(rules[int(n)].words for n in broken)
+        reason = "; and ".join(framework.rules.words(rules[int(n)]) for n in broken)
         raise UsageError(
             f"{given}{' exclude each other' if kept else ''}: {reason}; {framework.title} runs no such {self.plans}"
         )

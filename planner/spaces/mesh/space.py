@@ -19,8 +19,8 @@ from costmodel.mesh.framework_rules import FACTS, by_facts
 from costmodel.mesh.framework_rules import broken as broken_refusals
 from costmodel.mesh.model import MeshModel, plans_computing_s
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
-from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
+from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshCosts, MeshPlan
+from costmodel.mesh.rules import RULES, NetworkShape, Rule, broken_rules
 from costmodel.mesh.tensor_parallel import expert_load
 from costmodel.network.graph import Graph
 from costmodel.objectives import step_costs
@@ -347,26 +347,19 @@ class MeshPlanSpace(PlanSpace):
 
     def broken(self, plan: MeshPlan, unknown: Set[str] = frozenset()) -> list[str]:
         """Say which rules of the space a plan breaks; those that read a field which is not known yet are left out."""
-        columns = columns_of(MeshBatch.from_plans([plan]))
-        values = {name: int(column[0]) for name, column in columns.items()}
-        known = [rule for rule in self.rules if not unknown & set(rule.fields)]
-        broken = [rule for rule in known if not bool(np.all(rule.test(self.shape, columns)))]
-        if self.shape.kv_heads == self.shape.heads and any(rule.name == "heads" for rule in broken):
-            broken = [
-                rule for rule in broken if rule.name != "kv-heads"
-            ]  # of multi-head attention these are the same heads
-        return [rule.message(self.shape, values) for rule in broken] + self._refused(plan, unknown)
-
-    def _refused(self, plan: MeshPlan, unknown: Set[str]) -> list[str]:
         framework = self.resolved.workload.framework
         refusals = [
             refusal
             for refusal in framework.rules.of()
             if not refusal.reads & unknown and "few_micro_batches" not in refusal.when
         ]
+        refused = broken_refusals(refusals, self.model.plan_facts(plan)) if refusals else []
+        # What the framework never has need not go with the rest of the plan.
+        unknown |= {name for refusal, _ in refused if len(refusal.when) == 1 for name in refusal.when}
+        known = [rule for rule in self.rules if not unknown & set(rule.fields)]
         return [
-            refusal.cited(values, framework.name)
-            for refusal, values in (broken_refusals(refusals, self.model.plan_facts(plan)) if refusals else ())
+            *broken_rules(self.shape, plan, known),
+            *(framework.rules.cited(refusal, values, framework.name) for refusal, values in refused),
         ]
 
     def blocks_per_stage(self, plan: MeshPlan) -> int:

@@ -62,6 +62,9 @@ def refused(fails: Any, folder: Path, command: str, code: int = 2) -> str:
         ("estimate llama3-8b --gpus 2 --micro-batch 3 --num-micro-batches 5", "num-micro-batches 5 = 30 is not the default batch of 128"),
         (f"{LLAMA} --gpus 24 --tp 3", "tp 3 does not divide the 32 attention heads; allowed: 1, 2, 4, 8, 16, 32"),
         ("estimate llama3-8b --gpus 3 --batch 3 --tp 3", "tp 3 neither divides the 8 key/value heads nor is a multiple of them"),
+        ("optimize llama3-70b --gpus 64 --framework megatron --schedule combined_1f1b", "allowed: schedule 1f1b or interleaved (Megatron"),
+        ("optimize llama3-70b --gpus 64 --framework deepspeed --schedule zb_v", "pipelines of DeepSpeed run 1f1b; allowed: schedule 1f1b"),
+        (f"{LLAMA} --framework torchtitan --schedule 1f1b --vpp 2", "is for schedule interleaved or zb_v or dualpipe_v or interleaved_zb;"),
         (f"{LLAMA} --gpus 64 --pp 33", "pp 33 is more than the 32 blocks of the network"),
         (f"{LLAMA} --cluster dgx-a100 --precision fp8", "--precision fp8: device 'a100-80gb' has no rate for precision 'fp8'; it has bf16"),
         (f"{LLAMA} --mode inference --max-tpot 1fortnight", "must be a time such as 30s, 500ms, 50us, 2min or 1h"),
@@ -69,6 +72,20 @@ def refused(fails: Any, folder: Path, command: str, code: int = 2) -> str:
 )  # fmt: skip
 def test_a_number_that_cannot_be(fails: Any, tmp_path: Path, command: str, message: str) -> None:
     assert message in refused(fails, tmp_path, command)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("estimate llama3-8b --gpus 64 --schedule 1f1b --pp 32 --vpp 2", "vpp 2 is for schedule interleaved or zb_v or "),
+        ("estimate llama3-8b --gpus 64 --pp 64 --vpp 2", "pp 64 x vpp 2 is more than the 32 blocks of the network"),
+        ("estimate llama3-8b --gpus 64 --batch 64 --pp 2 --schedule zb_h2 --framework megatron", "schedule zb_h2: pipelines of Megatron"),
+    ],
+)  # fmt: skip
+def test_one_mistake_has_one_error(fails: Any, tmp_path: Path, command: str, message: str) -> None:
+    err = refused(fails, tmp_path, command)
+    assert len(err.strip().splitlines()) == 1
+    assert message in err
 
 
 @pytest.mark.e2e
