@@ -15,7 +15,7 @@ half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,6 +29,7 @@ __all__ = [
     "IN_GROUPS",
     "IS_CHUNKED",
     "KEEPS_ALL",
+    "MEANT",
     "OVERLAPS",
     "PIPELINE_SCHEDULES",
     "PLACED_AS",
@@ -75,6 +76,13 @@ class Schedule:
     Attributes
     ----------
     name : str
+    about : str
+        What it is, and who describes it.
+    bubble : str
+        Time that a rank waits in a step of many micro-batches and equal stages: F, B are the passes of one micro-batch through all layers
+        of a rank, W the part of B for the gradients of weights. Where the order is made for F = B - W = W, of such passes.
+    kept : str
+        Most micro-batches whose activations a rank keeps, of all its layers, where there are many in groups of pp.
     order : function of rank, pp, vpp and micro-batches, and of the size of their groups where they come in groups
         The instructions of a rank.
     in_flight : function of micro-batches, pp, vpp and rank, arrays
@@ -97,6 +105,8 @@ class Schedule:
         It runs with ``fewest pp`` micro-batches or more.
     on_request : bool
         It is searched only where a framework names it among its schedules, or the user does.
+    meant_by : mapping
+        Other words for it, or for what it can stand in for -> what to know then.
     rank_of_chunk : function of chunks, an array, and pp
         Which rank runs a chunk of the network, by default one after the other. The first pp chunks are on the ranks in their order, and all
         ranks have as many chunks.
@@ -105,6 +115,9 @@ class Schedule:
     name: str
     order: Order
     in_flight: InFlight
+    about: str = ""
+    bubble: str = ""
+    kept: str = ""
     vpp: int = 1
     in_groups: bool = False
     delays_weights: bool = False
@@ -113,6 +126,7 @@ class Schedule:
     overlaps: bool = False
     fewest: int = 0
     on_request: bool = False
+    meant_by: Mapping[str, str] = field(default_factory=dict)
     rank_of_chunk: Placement = _in_turn
 
     @property
@@ -297,28 +311,51 @@ def _in_warm_up(m: IntArray, pp: IntArray, vpp: IntArray, rank: IntArray, joined
 PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     Schedule(
         name="gpipe",
+        about="all forward passes before the first backward pass (GPipe, arXiv:1811.06965)",
+        bubble="(pp - 1) (F + B)",
+        kept="m",
         order=_gpipe,
         in_flight=lambda m, pp, vpp, rank: m * vpp,  # noqa: ARG005 - Huang et al. 2019, arXiv:1811.06965
         keeps_all=True,
     ),
     Schedule(
         name="1f1b",
+        about="one forward and one backward pass in turn (PipeDream-Flush, arXiv:2104.04473)",
+        bubble="(pp - 1) (F + B)",
+        kept="pp",
         order=_one_f_one_b,
         # PipeDream-Flush, arXiv:2104.04473, section 2.2.1.
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank),  # noqa: ARG005
     ),
-    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, vpp=0, in_groups=True, fewest=1),
+    Schedule(
+        name="interleaved",
+        about="1F1B with several chunks of layers per rank (arXiv:2104.04473, section 2.2)",
+        bubble="(pp - 1) (F + B) / vpp",
+        kept="pp + (pp - 1) / vpp",
+        order=_interleaved,
+        in_flight=_in_warm_up,
+        vpp=0,
+        in_groups=True,
+        fewest=1,
+    ),
     Schedule(
         name="zero_bubble",
+        about="ZB-H1: 1F1B whose gradients of weights fill its bubble, at no more memory (arXiv:2401.10241)",
+        bubble="(pp - 1) (F + B - 2 W)",
+        kept="pp",
         order=_zero_bubble,
         # Weight gradients lag so that all ranks keep as many micro-batches as the first, which holds as many as under 1F1B
         # (arXiv:2401.10241, section 2.1). Rank i holds min(m, pp - i) whole ones; the others have had their input gradient (section 2.3).
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp),  # noqa: ARG005
         delays_weights=True,
         trails=1,
+        meant_by={"zb_h1": "it is ZB-H1"},
     ),
     Schedule(
         name="zb_h2",
+        about="ZB-H2: the same with more forward passes ahead (arXiv:2401.10241)",
+        bubble="(pp - 1) F",
+        kept="2 pp - 1",
         order=_zb_h2,
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, 2 * pp - 1),  # noqa: ARG005 - the same, section 2.3
         delays_weights=True,
@@ -327,6 +364,9 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     ),
     Schedule(
         name="zb_v",
+        about="ZB-V: two chunks per rank in a V, gradients of weights apart (arXiv:2401.10241, section 6)",
+        bubble="(pp - 1) F / 2",
+        kept="pp",
         order=_zb_v,
         in_flight=lambda m, pp, vpp, rank: np.minimum(np.minimum(2 * m, 2 * pp), m + rank + 1),  # noqa: ARG005
         vpp=2,
@@ -336,6 +376,9 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     ),
     Schedule(
         name="dualpipe_v",
+        about="DualPipeV: two chunks per rank in a V, forward beside backward passes, which hides experts' tokens (arXiv:2412.19437)",
+        bubble="(pp - 1) (F + 2 B - 3 W) / 2",
+        kept="pp + 1 / 2",
         order=_dualpipe_v,
         in_flight=lambda m, pp, vpp, rank: 2 * pp + 1 + 0 * rank,  # noqa: ARG005
         vpp=2,
@@ -343,10 +386,17 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         overlaps=True,
         fewest=2,
         on_request=True,
+        # github.com/deepseek-ai/DualPipe, README: ranks s and pp - 1 - s hold the same two stages.
+        meant_by={
+            "dualpipe": "DualPipe over pp ranks is two replicas of it over pp / 2 ranks each, with the same weights, activations and bubble"
+        },
         rank_of_chunk=_in_v,
     ),
     Schedule(
         name="combined_1f1b",
+        about="interleaved, forward beside backward passes, which hides experts' tokens (Megatron-LM's overlap of expert communication)",
+        bubble="(pp - 1) (F + B) / vpp",
+        kept="pp + pp / vpp",
         order=partial(_interleaved, joined=True),
         in_flight=partial(_in_warm_up, joined=1),
         vpp=0,
@@ -357,6 +407,9 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
     ),
     Schedule(
         name="interleaved_zb",
+        about="interleaved with gradients of weights apart, as in ZB-H1 (PyTorch's ScheduleInterleavedZeroBubble)",
+        bubble="(pp - 1) (F + B - 2 W) / vpp",
+        kept="pp",
         order=_interleaved_zb,
         # The forwards of the warm-up and the gradients that lag make up for each other, as in ZB-H1.
         in_flight=lambda m, pp, vpp, rank: np.minimum(m * vpp, (vpp - 1) * group_size(m, pp) + pp) + 0 * rank,
@@ -371,6 +424,10 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
 
 
 SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
+# Words that are no names of schedules -> the one that is meant, and what to know.
+MEANT: Mapping[str, str] = {
+    word: f"'{schedule.name}'? ({hint})" for schedule in PIPELINE_SCHEDULES for word, hint in schedule.meant_by.items()
+}
 # Those of plans for no framework in particular.
 USUAL_SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES if not schedule.on_request)
 

@@ -326,7 +326,10 @@ _SLOW = """
     Schedule(name="imaginary", order=_one_f_one_b, in_flight=lambda m, pp, vpp, rank: m),
 """
 IMAGINARY_SCHEDULE = {
-    "costmodel/schedules.py": ('    Schedule(name="interleaved"', f'{_SLOW}\n    Schedule(name="interleaved"'),
+    "costmodel/schedules.py": (
+        '    Schedule(\n        name="interleaved"',
+        f'{_SLOW}\n    Schedule(\n        name="interleaved"',
+    ),
     "costmodel/mesh/schedule.py": (
         '    "1f1b": _one_f_one_b_s,',
         '    "1f1b": _one_f_one_b_s,\n    "imaginary": lambda *plans: 2.0 * _one_f_one_b_s(*plans),',

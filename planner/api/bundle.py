@@ -28,6 +28,7 @@ __all__ = [
     "list_importers",
     "list_models",
     "list_precisions",
+    "list_schedules",
     "load_cluster",
     "load_device",
     "load_model",
@@ -80,6 +81,7 @@ class Listing(Answer):
 _ROWS = {
     "collectives": "planner.files.listing:collective_rows",
     "precisions": "planner.files.listing:precision_rows",
+    "schedules": "planner.files.listing:schedule_rows",
     "importers": "planner.importers.sources:format_rows",
     "exporters": "planner.exporters:exporter_rows",
 }
@@ -140,6 +142,7 @@ def _lister(kind: str, example: str) -> Callable[[], Listing]:
 list_models = _lister("models", "llama3-70b")
 list_devices = _lister("devices", "h100-sxm")
 list_precisions = _lister("precisions", "fp8-blockwise")
+list_schedules = _lister("schedules", "zb_v")
 list_clusters = _lister("clusters", "dgx-h100")
 list_frameworks = _lister("frameworks", "megatron-lm")
 list_calibrations = _lister("calibrations", "default")

@@ -25,6 +25,7 @@ from planner.api.readers import (
     fixes,
     power,
     price,
+    schedules,
     size,
 )
 from planner.api.values import MAX_GPUS, Values
@@ -95,10 +96,10 @@ def _degree(name: str, help: str, *, rare: bool = False, **more: Any) -> Option:
     return Option(f"--{name}", "N", help, panel=MESH, field=field, read=partial(Values.bounds, **more), rare=rare)
 
 
-def _name(name: str, help: str, words: str, *, rare: bool = False) -> Option:  # noqa: A002 - what it is
+def _name(name: str, help: str, words: str, *, rare: bool = False, read: Any = None) -> Option:  # noqa: A002 - what it is
     """A setting of a mesh plan that has a name: one, or several with commas."""
     field = f"names:{name.replace('-', '_')}"
-    return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True, rare=rare)
+    return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True, rare=rare, read=read)
 
 
 # Options of questions about plans and of operator placement.
@@ -309,8 +310,9 @@ class _Network(TypedDict, total=False):
         str | Sequence[str] | None,
         _name(
             "schedule",
-            "gpipe, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb.",
+            "gpipe, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb ('planner list schedules').",
             "costmodel.schedules:SCHEDULES",
+            read=schedules,
         ),
     ]
     recompute: Annotated[

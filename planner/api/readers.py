@@ -27,6 +27,7 @@ __all__ = [
     "fixes",
     "power",
     "price",
+    "schedules",
     "size",
     "words_from",
 ]
@@ -185,6 +186,13 @@ def power(values: Values, label: str, value: Any) -> tuple[float, float | None] 
         values.add(f"{label} {value}: an idle GPU draws no more than a busy one")
         return None
     return busy, idle
+
+
+def schedules(values: Values, label: str, value: Any) -> tuple[str, ...]:
+    """Names of pipeline schedules; of other words that people use for them it is said what is meant."""
+    from costmodel.schedules import MEANT, SCHEDULES
+
+    return values.names(label, value, SCHEDULES, MEANT)
 
 
 def words_from(source: str) -> tuple[str, ...]:

@@ -156,20 +156,24 @@ class Values:
 
     # -- words
 
-    def choice(self, label: str, value: Any, allowed: Sequence[str]) -> str:
-        """Read one of several words; the first stands in for a wrong one."""
+    def choice(self, label: str, value: Any, allowed: Sequence[str], meant: Mapping[str, str] | None = None) -> str:
+        """Read one of several words; the first stands in for a wrong one. ``meant``: what else people write -> what to say then."""
         word = self.text(label, value).strip().lower()
         if word in allowed:
             return word
         either = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
-        self.add(f"{label} {value}: must be {either}{did_you_mean(word, allowed)}")
+        hint = (meant or {}).get(word.replace("-", "_"))
+        hint = f"; did you mean {hint}" if hint else did_you_mean(word, allowed)
+        self.add(f"{label} {value}: must be {either}{hint}")
         return allowed[0]
 
-    def names(self, label: str, value: Any, allowed: Sequence[str]) -> tuple[str, ...]:
+    def names(
+        self, label: str, value: Any, allowed: Sequence[str], meant: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
         """Read one name or several (with commas), in the order of those allowed; a hyphen may stand for an underscore."""
         hyphens = {name.replace("_", "-"): name for name in allowed}
         parts = value.split(",") if isinstance(value, str) else _several(label, value)
-        chosen = {self.choice(label, hyphens.get(str(part).strip().lower(), part), allowed) for part in parts}
+        chosen = {self.choice(label, hyphens.get(str(part).strip().lower(), part), allowed, meant) for part in parts}
         return tuple(name for name in allowed if name in chosen)
 
     def text(self, label: str, value: Any) -> str:

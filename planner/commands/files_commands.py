@@ -11,6 +11,7 @@ from planner.api.readers import OUTPUT, Option
 from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, emit, output_of, remark
 from planner.core.errors import OutputError
+from planner.core.request import LISTED
 from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS
 
@@ -84,31 +85,18 @@ def export(typed: Typed) -> None:
     emit(export_report(written, folder), where)
 
 
-_KINDS = (
-    "models",
-    "devices",
-    "clusters",
-    "frameworks",
-    "calibrations",
-    "precisions",
-    "collectives",
-    "importers",
-    "exporters",
-)
-
-
 @command(
     OUTPUT_OPTIONS,
     what=argument(
         str,
         "WHAT",
-        "models, devices, clusters, frameworks, calibrations, precisions, collectives, importers or exporters.",
-        " ".join(_KINDS),
+        f"{', '.join(LISTED[:-1])} or {LISTED[-1]}.",
+        " ".join(LISTED),
     ),
     names=argument(list[str] | None, "[NAME]...", "Only these of them, or files of your own."),
 )
 def list_(typed: Typed) -> None:
-    """List the bundled models, devices, clusters, frameworks and calibrations, number formats, collectives, importers or exporters.
+    """List the bundled models, devices, clusters, frameworks or calibrations, number formats, schedules, collectives, importers, exporters.
 
     With -v, devices come with their best and sustained rates by format, clusters with their links, and frameworks with every cost, default
     and rule, each with its source.
@@ -120,7 +108,7 @@ def list_(typed: Typed) -> None:
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     what = typed.given["what"]
     # "planner list model" means the models.
-    kind = typed.values.choice("WHAT", f"{what}s" if f"{what}s" in _KINDS else what, _KINDS)
+    kind = typed.values.choice("WHAT", f"{what}s" if f"{what}s" in LISTED else what, LISTED)
     where = output_of(typed)
     typed.values.check()
 

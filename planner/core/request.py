@@ -15,6 +15,7 @@ __all__ = [
     "CHOICES",
     "DEFAULT_OUTPUT_TOKENS",
     "DEFAULT_PROMPT_TOKENS",
+    "LISTED",
     "SPACES",
     "CostModelName",
     "Mode",
@@ -92,6 +93,19 @@ class SpaceInfo:
 
 
 # From the most general one on: a question is about the last whose kind says so.
+# What `planner list` lists: bundled files, then what is declared in code.
+LISTED: tuple[str, ...] = (
+    "models",
+    "devices",
+    "clusters",
+    "frameworks",
+    "calibrations",
+    "precisions",
+    "schedules",
+    "collectives",
+    "importers",
+    "exporters",
+)
 SPACES: dict[str, SpaceInfo] = {}
 CHOICES: list[str] = ["auto"]  # what --space takes
 

@@ -19,9 +19,11 @@ __all__ = [
     "framework_rows",
     "listing_report",
     "precision_rows",
+    "schedule_rows",
 ]
 
 _DESCRIPTION = "description"
+_LONG = (_DESCRIPTION, "source", "value", "frameworks")
 
 
 def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
@@ -94,8 +96,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 title=key.replace("_", " "),
                 cells=tuple(_cell(value) for value in values),
                 is_text=is_text,
-                flexible=key in (_DESCRIPTION, "source", "value"),
-                priority=0 if key in ("name", "setting", "value", "source", _DESCRIPTION) else i,
+                flexible=key in _LONG,
+                priority=0 if key in ("name", "setting", *_LONG) else i,
             )
         )
     return Table(columns=tuple(columns))
@@ -290,6 +292,30 @@ def precision_rows() -> list[dict[str, Any]]:
             _DESCRIPTION: known.about,
         }
         for name, known in PRECISIONS.items()
+    ]
+
+
+def schedule_rows() -> list[dict[str, Any]]:
+    """Every pipeline schedule: what it is, how long ranks wait, what they keep, and the frameworks whose rules let it run."""
+    from costmodel.mesh.framework_rules import Span
+    from costmodel.schedules import PIPELINE_SCHEDULES, SCHEDULES
+    from planner.files.loading import load_framework
+    from planner.files.resources import bundled
+
+    rules = {name: load_framework(name).framework.rules for name in bundled("frameworks")}
+    # Those that say nothing about schedules are known for none.
+    runs = {name: its.runs("schedule", SCHEDULES) for name, its in rules.items() if its.runs("pp", [Span(2)])}
+    return [
+        {
+            "name": each.name,
+            _DESCRIPTION: each.about,
+            "bubble": each.bubble,
+            "micro_batches_kept": each.kept,
+            "frameworks": ", ".join(
+                name for name, its in runs.items() if each.name in its and len(its) < len(SCHEDULES)
+            ),
+        }
+        for each in PIPELINE_SCHEDULES
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from costmodel.objectives import with_figures
-from planner.core.request import SPACES
+from planner.core.request import LISTED, SPACES
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
 
@@ -30,9 +30,7 @@ ListDocument = record(
     "ListDocument",
     "Answer of `planner list --json`.",
     schema_version=Literal[1],
-    kind=Literal[
-        "models", "devices", "clusters", "frameworks", "calibrations", "collectives", "importers", "exporters"
-    ],
+    kind=Literal[LISTED],
     items=list[dict[str, Any]],
 )
 

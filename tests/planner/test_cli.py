@@ -319,6 +319,8 @@ LISTED = {
     "clusters": "dgx-h100",
     "frameworks": "megatron-lm",
     "calibrations": "default",
+    "precisions": "fp8-blockwise",
+    "schedules": "zb_v",
     "collectives": "ring",
     "importers": "onnx",
     "exporters": "megatron",

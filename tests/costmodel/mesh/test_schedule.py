@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -240,6 +241,22 @@ def test_bubbles_of_equal_chunks_are_the_published_ones(pp: int, m: int) -> None
         assert makespans([even("interleaved_zb", pp, m, vpp)]) == [3 * m * vpp + (pp - 1)]
     found = makespans([even("zb_h2", pp, m), even("zb_v", pp, m, 2), even("dualpipe_v", pp, max(m, 2 * pp), 2)])
     assert found.tolist() == [3 * m + (pp - 1), 6 * m + (pp - 1), 6 * max(m, 2 * pp) + (pp - 1) * (3 + 2 - 3)]
+
+
+@pytest.mark.parametrize("schedule", PIPELINE_SCHEDULES, ids=lambda schedule: schedule.name)
+@pytest.mark.parametrize("pp", [2, 4, 6])
+def test_bubble_and_memory_are_what_the_list_of_schedules_says(schedule: Schedule, pp: int) -> None:
+    vpp, m = schedule.vpp or 3, 5 * pp
+    names = {"pp": pp, "vpp": vpp, "m": m, "F": vpp * 1.0, "B": vpp * 2.0, "W": vpp * 1.0, "min": min}
+    bubble, kept = (
+        eval(re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text), {}, names)  # noqa: S307 - formulas of the declaration
+        for text in (schedule.bubble, schedule.kept)
+    )
+    happened = even(schedule.name, pp, m, vpp).timeline().makespan_s
+    assert happened - m * 3.0 * vpp == pytest.approx(bubble)
+    assert max(schedule.in_flight(*map(np.array, (m, pp, vpp, rank))) for rank in range(pp)) / vpp == pytest.approx(
+        kept
+    )
 
 
 @pytest.mark.parametrize("schedule", ["zb_h2", "zb_v", "dualpipe_v"])

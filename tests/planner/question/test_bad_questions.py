@@ -48,6 +48,8 @@ def refused(fails: Any, folder: Path, command: str, code: int = 2) -> str:
         (f"{LLAMA} --zero 4", "--zero 4: must be at most 3"),
         ("optimize mixtral-8x7b --gpus 8 --ep -2", "--ep -2: must be at least 1"),
         ("optimize mixtral-8x7b --gpus 8 --ep 3", "ep 3 does not divide the 8 experts; allowed: 1, 2, 4, 8"),
+        (f"{LLAMA} --schedule DualPipe", "; did you mean 'dualpipe_v'? (DualPipe over pp ranks is two replicas of it over pp / 2 ranks"),
+        (f"{LLAMA} --schedule 1f1b,zb-h1", "; did you mean 'zero_bubble'? (it is ZB-H1)"),
         ("optimize bert-large --gpus 8 --seq 4096", "--seq 4096: network 'bert-large' cannot be that long (its file says 512): "),
         ("optimize bert-large --gpus 8 --seq 513", "max_positions 512 is less than the 513 positions"),
         (f"{LLAMA} --seq 7 --cp 2", "cp 2 needs a sequence length that 4 divides; it is 7 (nearby: 4 or 8)"),
