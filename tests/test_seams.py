@@ -410,7 +410,8 @@ def test_docs_list_what_was_added(tree: Path) -> None:
     cli = " ".join(text.split())
     assert "mfu, gpu_hours, money, energy or carbon. Default: step_time." in cli
     schedules = (
-        "gpipe, imaginary, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb."
+        "gpipe, imaginary, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb "
+        "('planner list schedules')."
     )
     assert schedules in cli
     for words in ("| `carbon_per_step_kg` |", "`imaginary`", "imaginary-lm"):
