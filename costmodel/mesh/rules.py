@@ -240,9 +240,11 @@ def _domain_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
     if size is None:
         return f"domain_gpus {used}: cluster '{cluster.name}' has no domains of fast links that hold whole nodes"
     if used > size:
-        return f"domain_gpus {used}: {cluster.domain_name} has {size} GPUs"
-    near = nearby(used, unit)
-    return f"domain_gpus {used}: {cluster.domain_name} of {size} GPUs is used in whole nodes of {unit}; {near}"
+        return f"domain_gpus {used} is more than the {size} GPUs of {cluster.domain_name}"
+    return (
+        f"domain_gpus {used} is no whole number of nodes: jobs get nodes of {unit} GPUs, of {cluster.domain_name} up to "
+        f"{size // unit} of them; use {nearby(used, unit)}"
+    )
 
 
 def _domains(shape: NetworkShape, c: Columns) -> BoolArray:
@@ -255,7 +257,11 @@ def _domains(shape: NetworkShape, c: Columns) -> BoolArray:
 def _domains_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
     workers, used = v["tp"] * v["cp"] * v["pp"] * v["dp"], v["domain_gpus"]
     assert shape.cluster is not None
-    return f"domain_gpus {used}: {workers} GPUs need {-(-workers // used)} domains, the cluster has {shape.cluster.num_domains}"
+    domains = shape.cluster.num_domains or 1
+    return (
+        f"domain_gpus {used}: {workers} GPUs need {-(-workers // used)} domains, the cluster has {domains}; "
+        f"use {-(-workers // domains)} or more"
+    )
 
 
 def _groups(shape: NetworkShape, c: Columns) -> BoolArray:

@@ -21,7 +21,6 @@ from planner.api.readers import (
     SPACE,
     Option,
     as_given,
-    counts,
     fixes,
     power,
     price,
@@ -101,6 +100,8 @@ def _name(name: str, help: str, words: str, *, rare: bool = False, read: Any = N
     field = f"names:{name.replace('-', '_')}"
     return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True, rare=rare, read=read)
 
+
+_OFFLOADED = ("optimizer", "activations", "none")
 
 # Options of questions about plans and of operator placement.
 AssumeFree: TypeAlias = Annotated[
@@ -208,7 +209,7 @@ class _Network(TypedDict, total=False):
             "N,N,...",
             "Lengths of the documents that are packed into a sample, each of which attends to itself alone; in turn until it is full. With "
             "--doc-cv, their mean. Default: a sample is one document.",
-            read=counts,
+            read=Values.numbers,
         ),
     ]
     doc_cv: Annotated[
@@ -366,9 +367,14 @@ class _Network(TypedDict, total=False):
             "WHAT",
             "What is kept on the host: optimizer, activations, both with a comma, or none.",
             panel=MESH,
-            words="optimizer activations none",
+            words=" ".join(_OFFLOADED),
             is_list=True,
             field="offload",
+            read=partial(
+                Values.names,
+                allowed=_OFFLOADED,
+                meant=dict.fromkeys(("both", "all", "true"), "'optimizer,activations'?"),
+            ),
         ),
     ]
 

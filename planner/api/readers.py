@@ -23,7 +23,6 @@ __all__ = [
     "SPACE",
     "Option",
     "as_given",
-    "counts",
     "fixes",
     "power",
     "price",
@@ -106,14 +105,6 @@ class Option:
 def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a reader
     """Leave it as it is: the name of a file, or what is read together with other options."""
     return value
-
-
-def counts(values: Values, label: str, value: Any) -> tuple[int, ...]:
-    """Read whole numbers: one, several of Python, or several with commas."""
-    given = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
-    if not given:
-        values.add(f"{label}: must be one number or several")
-    return tuple(values.count(label, one) for one in given)
 
 
 def size(values: Values, label: str, value: Any, *, shares: bool = False) -> str:

@@ -254,12 +254,16 @@ class Values:
             self.add(f"{label} {value}: names no number")
         return tuple(sorted(counts))
 
-    def counts(self, label: str, value: Any) -> tuple[int, ...]:
+    def numbers(self, label: str, value: Any) -> tuple[int, ...]:
         """Read whole numbers, with commas between them, in their order."""
-        counts = tuple(dict.fromkeys(self.count(label, part) for part in listed(label, value)))
-        if not counts:
+        numbers = tuple(self.count(label, part) for part in listed(label, value))
+        if not numbers:
             self.add(f"{label} {value}: names no number")
-        return counts
+        return numbers
+
+    def counts(self, label: str, value: Any) -> tuple[int, ...]:
+        """The same, each number once."""
+        return tuple(dict.fromkeys(self.numbers(label, value)))
 
 
 def listed(label: str, value: Any) -> list[Any]:

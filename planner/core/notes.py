@@ -64,6 +64,7 @@ SENTENCES: Mapping[str, str] = {
         "the first plan depends on {assumption} {value:g}: with {other_value:g} ({meaning}) it takes {step_time_s:time}, and {other_plan} "
         "takes {other_step_time_s:time}; --assume {assumption}={other_value:g} searches all plans under it"
     ),
+    "assumption_without_effect": "--assume {assumption}={value:g} changes nothing about this plan; it means: {meaning}",
     "rounder_batch": (
         "batch {batch} and {gpus} GPUs have no divisor[ above {shared}] in common: --batch {other_batch} takes {step_time_s:time} "
         "({plan}), {speedup:number}x faster per sample"

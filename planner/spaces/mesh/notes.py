@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from costmodel.hardware.cluster import LinkRow
-from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.detail import mesh_links
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
@@ -71,7 +71,24 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     size = ranked["host_bytes_per_gpu"]
     if cluster.host is None and size:
         notes.append(Note("host_not_described", host_bytes=size, cluster=space.resolved.setting.cluster))
-    return [*notes, *_domain_notes(space, ranked)]
+    return [*notes, *_idle_assumptions(space, plan), *_domain_notes(space, ranked)]
+
+
+def _idle_assumptions(space: MeshPlanSpace, plan: MeshPlan) -> list[Note]:
+    """Name what the user assumed in vain: the plan costs the same as without it."""
+    resolved, notes = space.resolved, []
+    for name, value in resolved.request.assume:
+        usual = getattr(resolved.mesh_assumptions, name)
+        constants = dataclasses.replace(space.constants, **{name: usual})
+        others = space.model.with_constants(resolved.workload, resolved.cluster, constants)
+        figures = [
+            (costs.step_time_s[0], costs.memory_bytes[0], costs.host_bytes[0])
+            for costs in (model.evaluate_plans([plan]) for model in (space.model, others))
+        ]
+        if value != usual and figures[0] == figures[1]:
+            meaning = MeshAssumptions.__dataclass_fields__[name].metadata["doc"]
+            notes.append(Note("assumption_without_effect", assumption=name, value=value, meaning=meaning))
+    return notes
 
 
 def _domain_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:

@@ -48,6 +48,8 @@ def refused(fails: Any, folder: Path, command: str, code: int = 2) -> str:
         (f"{LLAMA} --zero 4", "--zero 4: must be at most 3"),
         ("optimize mixtral-8x7b --gpus 8 --ep -2", "--ep -2: must be at least 1"),
         ("optimize mixtral-8x7b --gpus 8 --ep 3", "ep 3 does not divide the 8 experts; allowed: 1, 2, 4, 8"),
+        (f"{LLAMA} --doc-lengths ,", "--doc-lengths ,: names no number"),
+        (f"{LLAMA} --offload both", "optimizer, activations or none; did you mean 'optimizer,activations'?"),
         (f"{LLAMA} --schedule DualPipe", "; did you mean 'dualpipe_v'? (DualPipe over pp ranks is two replicas of it over pp / 2 ranks"),
         (f"{LLAMA} --schedule 1f1b,zb-h1", "; did you mean 'zero_bubble'? (it is ZB-H1)"),
         ("optimize bert-large --gpus 8 --seq 4096", "--seq 4096: network 'bert-large' cannot be that long (its file says 512): "),
