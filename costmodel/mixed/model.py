@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -41,7 +41,7 @@ __all__ = ["MixedModel"]
 @dataclass(slots=True, kw_only=True)
 class _Cache:
     models: dict[tuple[int, str], MeshModel] = field(default_factory=dict)
-    groups: dict[int, GroupTimes] = field(default_factory=dict)
+    groups: dict[tuple[int, str], GroupTimes] = field(default_factory=dict)
     precisions: dict[tuple[int, ...], Precision] = field(default_factory=dict)
     crossings: dict[tuple[tuple[int, ...], tuple[int, ...]], Crossing] = field(default_factory=dict)
     transfers: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)  # per cut
@@ -84,9 +84,10 @@ class MixedModel:
         changed._cache.precisions |= self._cache.precisions
         for (group, name), known in self._cache.models.items():
             workload = changed._workload_of(group, known.workload.precision)
-            model = known.with_constants(workload, group_cluster(cluster, group), assumptions)
+            assumed = changed.assumptions_in(known.workload.precision)
+            model = known.with_constants(workload, group_cluster(cluster, group), assumed)
             changed._cache.models[group, name] = model
-            changed._cache.groups[group] = model.groups
+            changed._cache.groups[group, name] = model.groups
         return changed
 
     def precision_of(self, groups: Sequence[int]) -> Precision:
@@ -101,14 +102,36 @@ class MixedModel:
         wanted = self.workload.precision
         shared = frozenset.intersection(*(self.cluster.groups[g].device.formats for g in groups))
         found = wanted.on(shared)
-        return found if found.compute in wanted.products else PRECISIONS[found.compute]
+        if found.compute in wanted.products:
+            return found
+        return self.workload.framework.kept(PRECISIONS[found.compute], self.workload.optimizer)[0]
+
+    def assumptions_in(self, precision: Precision) -> MeshAssumptions:
+        """What is assumed where a plan computes in a format, which may not be the job's.
+
+        What the framework does in that format counts, as where it is asked for, unless it was stated otherwise.
+        """
+        if precision.name == self.workload.precision.name:
+            return self.assumptions
+        cluster, framework = self.cluster, self.workload.framework
+        has_fp4 = all(group.device.has_fp4 for group in cluster.groups)
+        wanted, used = (
+            framework.mesh_assumptions(precision=each, has_fp4=has_fp4, host=cluster.host)
+            for each in (self.workload.precision, precision)
+        )
+        of_format = {
+            item.name: getattr(used, item.name)
+            for item in fields(used)
+            if getattr(wanted, item.name) == getattr(self.assumptions, item.name)
+        }
+        return replace(self.assumptions, **of_format)
 
     def group_model(self, group: int, precision: Precision) -> MeshModel:
         """The mesh model of one group alone."""
 
         def made() -> MeshModel:
             workload = self._workload_of(group, precision)
-            return MeshModel(workload=workload, groups=self._group_times(group), modules=self.modules)
+            return MeshModel(workload=workload, groups=self._group_times(group, precision), modules=self.modules)
 
         return once(self._cache.models, (group, precision.name), made)
 
@@ -215,7 +238,7 @@ class MixedModel:
             order, tp = ORDERS.index(plan.order) * one, high * one
             count = pipeline.stages_of(sender.group) * one
             stride = strides(order, tp, one, pipeline.replicas * one, count)["pp"]
-            groups = self._group_times(sender.group)
+            groups = self._group_times(sender.group, self.precision_of(plan.groups))
             stages = groups.find(count, stride, tp * pipeline.replicas * count)
             time = groups.time_s("point_to_point", stages, message)
         else:
@@ -224,22 +247,29 @@ class MixedModel:
             )
             time = link.send_s(message)
         if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
-            gathered = (self._gathered_s(pipeline, stage, tensor_bytes) for stage in (sender, receiver))
+            gathered = (
+                self._gathered_s(
+                    pipeline, self._group_times(stage.group, self.precision_of(plan.groups)), stage, tensor_bytes
+                )
+                for stage in (sender, receiver)
+            )
             time = time + np.maximum(*gathered)
         return np.asarray(time)
 
-    def _gathered_s(self, pipeline: MixedPipeline, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
+    @staticmethod
+    def _gathered_s(
+        pipeline: MixedPipeline, groups: GroupTimes, stage: MixedStage, tensor_bytes: FloatArray
+    ) -> FloatArray:
         """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""
-        groups, one = self._group_times(stage.group), np.ones(len(tensor_bytes), dtype=np.int64)
+        one = np.ones(len(tensor_bytes), dtype=np.int64)
         place = stage.tp * pipeline.replicas * pipeline.stages_of(stage.group) * one
         return groups.time_s("all_gather", groups.find(stage.tp * one, one, place), tensor_bytes)
 
-    def _group_times(self, group: int) -> GroupTimes:
-        return once(
-            self._cache.groups,
-            group,
-            lambda: GroupTimes(cluster=group_cluster(self.cluster, group), assumptions=self.assumptions),
-        )
+    def _group_times(self, group: int, precision: Precision) -> GroupTimes:
+        def made() -> GroupTimes:
+            return GroupTimes(cluster=group_cluster(self.cluster, group), assumptions=self.assumptions_in(precision))
+
+        return once(self._cache.groups, (group, precision.name), made)
 
     def tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
         """The first and the last stage of a pipeline add up the gradients of the embedding that they share."""
@@ -261,7 +291,7 @@ class MixedModel:
     def _tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
         first, last = pipeline.stages[0], pipeline.stages[-1]
         precision = self.precision_of(plan.groups)
-        width = max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes))
+        width = max(self.assumptions_in(precision).main_gradient_bytes, float(precision.gradient_bytes))
         message = 0.0
         for stage in (first, last):
             sequence = int(self.is_sequence_parallel(stage.tp, plan.sequence_parallel))
@@ -276,7 +306,7 @@ class MixedModel:
             near = strides(ORDERS.index(plan.order) * one, first.tp * one, one, pipeline.replicas * one, count * one)[
                 "pp"
             ]
-            groups = self._group_times(first.group)
+            groups = self._group_times(first.group, precision)
             ends = groups.find(2 * one, near * (count - 1), first.tp * pipeline.replicas * count * one)
             return float(groups.time_s("all_reduce", ends, np.array([message]))[0])
         link = self.crossing((first.group, last.group), (first.tp * pipeline.replicas, last.tp * pipeline.replicas))

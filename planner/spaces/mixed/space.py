@@ -58,6 +58,8 @@ from strategies.mixed.settings import MixedOutcome, MixedSettings
 from strategies.score import score_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from costmodel.timeline import Tracks
     from strategies.limits import Progress
 
@@ -400,6 +402,10 @@ class MixedPlanSpace(PlanSpace):
             notes.append(Note("not_proven", gap=proof.gap, better=better_word(self.objective)))
         return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
 
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """With the format that the plan computes in, which may not be the one that was asked for."""
+        return {**super().plan_section(ranked, folder), "precision": ranked["precision"]}
+
     def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
         from planner.spaces.mixed.plans import mixed_entry
 
@@ -483,7 +489,7 @@ def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     )
     model = space.model.group_model(group, space.model.precision_of((group,)))
     cluster = group_cluster(space.model.cluster, group)
-    candidates = search_mesh(model.workload, cluster, settings, None, space.model.assumptions).candidates
+    candidates = search_mesh(model.workload, cluster, settings, None, model.assumptions).candidates
     if not candidates:
         return None
     plan = candidates[0].plan

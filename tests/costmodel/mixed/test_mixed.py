@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.framework import NO_FRAMEWORK
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -34,6 +35,7 @@ from costmodel.mixed.plan import (
     group_names,
 )
 from costmodel.network.graph import Graph
+from costmodel.precision import PRECISIONS
 from costmodel.workload import Workload
 from tests.costmodel.mesh.plans import gpt
 from tests.costmodel.mesh.test_mesh_timeline import check
@@ -288,6 +290,10 @@ def test_the_format_is_one_that_all_devices_have() -> None:
     assert model.precision_of((0,)).name == "bf16"
     assert model.precision_of((1,)).name == "fp16"
     assert model.precision_of((0, 1)).name == "fp16"
+    # Asked for or not, it costs the same: gradients in fp16 add up in 16 bits.
+    asked = MixedModel.build(workload(GRAPH, 24), two(), NO_FRAMEWORK.mesh_assumptions(precision=PRECISIONS["fp16"]))
+    assert model.assumptions.main_gradient_bytes == 4.0
+    assert model.assumptions_in(model.precision_of((0, 1))) == asked.assumptions
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,11 @@ def test_the_search_takes_the_share_and_says_so_in_json() -> None:
 @pytest.mark.parametrize(
     ("cluster", "domain_gpus", "words"),
     [
-        ("gb200-nvl72", 70, "70 is no whole number of nodes: jobs get nodes of 4 GPUs, of an nvlink domain up to 18 of them; use 68 or 72"),
+        (
+            "gb200-nvl72",
+            70,
+            "70 is no whole number of nodes: jobs get nodes of 4 GPUs, of an nvlink domain up to 18 of them; use 68 or 72",
+        ),
         ("gb200-nvl72", 80, "80 is more than the 72 GPUs of an nvlink domain"),
         ("ethernet-10g", 4, "has no domains of fast links"),
     ],

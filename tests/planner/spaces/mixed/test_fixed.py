@@ -116,9 +116,9 @@ def test_what_cannot_be_is_refused(fails: Any, question: list[str], options: str
 
 @pytest.mark.e2e
 def test_what_does_not_fit_says_which_option_is_in_the_way(fails: Any, question: list[str]) -> None:
-    err = fails("optimize", *question, "--memory-limit", "12 GiB", "--dp", "8", code=1)
+    err = fails("optimize", *question, "--memory-limit", "10 GiB", "--dp", "8", code=1)
     assert "nothing fits: " in err
-    assert "without --memory-limit 12 GiB it works: " in err
+    assert "without --memory-limit 10 GiB it works: " in err
 
 
 # --- `--objective` on clusters of several groups of devices -------------------------------------------------------------------------------

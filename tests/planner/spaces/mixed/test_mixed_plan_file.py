@@ -100,7 +100,7 @@ def test_a_file_round_trips(path: Path, space: MixedPlanSpace) -> None:
     loaded = read_plan(path)
     assert space.plan_of(loaded.content, loaded.document) == PLAN
     _, request, plan = plan_question(loaded, path, {})
-    asked = dataclasses.replace(REQUEST, seq=2048, precision="bf16", optimizer="adam", changed=())
+    asked = dataclasses.replace(REQUEST, seq=2048, precision="fp16", optimizer="adam", changed=())
     assert request == asked
     again = predicted(mixed_space(resolve(request)), plan)
     assert again.ranked.step_time_s == pytest.approx(space.rank([PLAN])[0].step_time_s, rel=1e-12)
