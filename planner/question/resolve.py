@@ -103,7 +103,9 @@ def resolve(request: Request) -> Resolved:
     named = called(request.precision)
     serves = request.mode == "inference"
     experts = any(layer.kind == "moe" for layer in model.graph.layers)
-    wanted = () if named is None else meanings(named, framework.defaults.fp8, serves=serves, experts=experts)
+    adapters = not serves and any(layer.lora_rank for layer in model.graph.layers)
+    fp8 = framework.defaults.fp8
+    wanted = () if named is None else meanings(named, fp8, serves=serves, experts=experts, adapters=adapters)
     published = model.checkpoint if serves else None
     if published is not None and (named is None or [known.name for known in wanted] == [published.name]):
         wanted = (published,)

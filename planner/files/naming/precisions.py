@@ -99,7 +99,14 @@ def precision_called(text: str) -> str | None:
     return _called().get(word) or _called().get(short)
 
 
-def meanings(name: str, fp8: str = "", *, serves: bool = False, experts: bool = True) -> tuple[Precision, ...]:
+# What means another recipe where all but adapters is frozen: 8-bit weights are kept so (PEFT with load_in_8bit; bitsandbytes,
+# autograd/_functions.py, MatMul8bitLt, whose backward pass turns them to 16 bits). AQT's recipe is about weights that are trained.
+_UNDER_ADAPTERS = {"int8": "w8a16"}
+
+
+def meanings(
+    name: str, fp8: str = "", *, serves: bool = False, experts: bool = True, adapters: bool = False
+) -> tuple[Precision, ...]:
     """What a name of `precision_called` may mean, the first that the device runs.
 
     Parameters
@@ -111,14 +118,20 @@ def meanings(name: str, fp8: str = "", *, serves: bool = False, experts: bool = 
         In serving, fp8 has a scale for a tensor or a row, and mxfp4 is that of the experts' weights (gpt-oss) where there are some.
     experts : bool
         Whether the network has experts.
+    adapters : bool
+        Whether all but adapters is frozen.
 
     Examples
     --------
     >>> [precision.name for precision in meanings("fp8")], [precision.name for precision in meanings("fp8", serves=True)]
     (['mxfp8', 'fp8-delayed'], ['fp8'])
+    >>> meanings("int8", adapters=True)[0].name
+    'w8a16'
     """
     served = {"fp8": "fp8", **({"mxfp4": "w4a16-mxfp4"} if experts else {})}
     if serves and name in served:
         return (PRECISIONS[served[name]],)
+    if adapters and name in _UNDER_ADAPTERS:
+        return (PRECISIONS[_UNDER_ADAPTERS[name]],)
     usual = fp8.split() if name == "fp8" else ()
     return tuple(PRECISIONS[known] for known in usual or BARE.get(name, (name,)))

@@ -126,3 +126,13 @@ def test_answers_say_what_is_in_which_format(document: Any) -> None:
     assert (found["kept"], found["parameter_gather"], found["weight_bytes"]) == ("mxfp8", "bf16", 2 * 33 / 32)
     served = document(f"{asked} --mode inference --precision mxfp8")["setting"]["formats"]
     assert served["weight_bytes"] == round(33 / 32, 4)
+
+
+def test_int8_keeps_frozen_weights_in_8_bits(document: Any) -> None:
+    """As `load_in_8bit` does: about a byte less for each weight of the blocks of a Llama 3 8B; where they are trained, int8 is AQT."""
+    asked = "estimate llama3-8b --gpus 1 --batch 1 --seq 512"
+    narrow, wide = (document(f"{asked} --lora-rank 16 --precision {name}") for name in ("int8", "bf16"))
+    assert narrow["setting"]["precision"] == "w8a16"
+    spared = wide["plans"][0]["weight_bytes"] - narrow["plans"][0]["weight_bytes"]
+    assert spared == pytest.approx(6.98e9, rel=0.01)
+    assert document(f"{asked} --precision int8")["setting"]["precision"] == "int8"
