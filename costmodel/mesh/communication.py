@@ -554,7 +554,9 @@ def _repeated_heads(layer: Layer, move: Move) -> float:
         return 1.0
     kv: int = layer.params.kv_heads or layer.params.heads
     if layer.kind == "self_attention":
-        return float((layer.params.heads + 2 * max(kv, move.pieces)) / (layer.params.heads + 2 * kv))
+        return float(
+            layer.params.width(layer.params.heads, max(kv, move.pieces)) / layer.params.width(layer.params.heads, kv)
+        )
     return max(kv, move.pieces) / kv if move.input_index == 1 else 1.0
 
 

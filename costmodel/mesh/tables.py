@@ -462,7 +462,7 @@ def _add_uneven(
     Only what it takes per key differs, not where its rows of queries start (`costmodel.kernels.roofline`).
     """
     is_cut = assumptions.cp_balance == 0.0 and layer.kind in ("self_attention", "latent_attention")
-    if not layer.params.fused or (layer.documents is None and not is_cut):
+    if getattr(layer.params, "state", False) or not layer.params.fused or (layer.documents is None and not is_cut):
         return
     mask = {"causal": layer.params.causal, "window": getattr(layer.params, "window", 0)}
     positions = layer.output_shape[1]

@@ -697,7 +697,7 @@ def _column_width(layers: Sequence[Layer], kind: ModuleKind, position: int, rank
             heads, dim = layer.params.heads, layer.params.head_dim
             own_kv = np.maximum(np.ceil((layer.params.kv_heads or heads) / ranks), 1.0)
             if layer.kind == "self_attention":
-                return np.asarray((np.ceil(heads / ranks) + 2.0 * own_kv) * dim)
+                return np.asarray(layer.params.width(np.ceil(heads / ranks), own_kv))
             if kind.inputs[reader][1] == position:
                 return np.asarray(2.0 * own_kv * dim)
     return np.asarray(np.ceil(float(layers[kind.layers[position]].output_shape[0]) / ranks))

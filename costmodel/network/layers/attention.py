@@ -247,6 +247,8 @@ class DotProductAttention(LayerFamily):
 
         Korthikanti et al. (arXiv:2205.05198, section 4.1): ``5 a s^2 b`` bytes per layer with dropout.
         """
+        if getattr(layer.params, "state", 0):
+            return np.zeros_like(shard.batch)
         size = self._sizes(layer, shard)
         # Norms keep what they read (the layer's input) and what they make.
         normed = size.q + size.k if getattr(layer.params, "qk_norm", None) else 0.0
@@ -390,6 +392,16 @@ class SelfAttentionParams:
         default=None,
     )
     sinks: bool = param(doc="a learned score per head beside those of the keys (gpt-oss)", default=False)
+    state: int = param(
+        doc="features of the state per head and feature through which chunks of window positions see what was before (Mamba-2), and "
+        "of the queries and keys, of which there are kv_heads; 0: a softmax over keys",
+        default=0,
+        minimum=0,
+    )
+
+    def width(self, heads: Any, kv_heads: Any) -> Any:
+        """Features that enter so many heads: queries, keys and values, or under a state the values of all heads, queries and keys."""
+        return heads * self.head_dim + 2 * kv_heads * (self.state or self.head_dim)
 
 
 # Operations per element of a norm over a head: forward, gradient of the input, gradient of the weights; as in `normalisation`.
@@ -415,12 +427,12 @@ class SelfAttention(DotProductAttention):
         """(heads x head_dim, positions)."""
         kv_heads = params.kv_heads or params.heads
         check_heads(params.heads, kv_heads)
-        check_features(
-            "queries, keys and values",
-            inputs[0],
-            f"({params.heads} + 2 x {kv_heads}) heads x head_dim {params.head_dim}",
-            (params.heads + 2 * kv_heads) * params.head_dim,
-        )
+        formula = f"({params.heads} + 2 x {kv_heads}) heads x head_dim {params.head_dim}"
+        if params.state:
+            if not (params.window and params.causal and params.fused):
+                raise ShapeError("a state needs chunks (window), and attention that is causal and fused")
+            formula = f"{params.heads} heads x head_dim {params.head_dim} + 2 x {kv_heads} x state {params.state}"
+        check_features("queries, keys and values", inputs[0], formula, params.width(params.heads, kv_heads))
         return (params.heads * params.head_dim, inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
@@ -446,6 +458,8 @@ class SelfAttention(DotProductAttention):
         These are read per score; the gradient of a bias sums over the samples. A sink is one more key in the kernel; its gradient sums
         a number per row, which the backward pass has.
         """
+        if layer.params.state:
+            return _scan_work(layer, shard)
         work = DotProductAttention.trained_work(self, layer, shard)
         size = self._sizes(layer, shard)
         if layer.params.qk_norm:
@@ -459,6 +473,43 @@ class SelfAttention(DotProductAttention):
         add = Kernel(flop=size.scores, elements=2.0 * size.scores + bias)
         gradient = Kernel(flop=size.scores, elements=size.scores + bias)
         return _with_gradient(replace(work, forward=((*work.forward[0], add),)), gradient)
+
+
+def _scan_work(layer: Layer, shard: Shard) -> LayerWork:
+    """The scan of Mamba-2 in chunks, as its kernels in Triton do it (mamba_ssm, ops/triton/ssd_combined.py; arXiv:2405.21060).
+
+    They write the states of all chunks in 32 bits, pass them on, and read them again; the backward pass computes them once more.
+    Counted in values (heads x head_dim) and states (a chunk's values x state): forward values are moved 3 times and states 6 times (32
+    bits count twice), backward 11 and 17 times. Products with states take 2 and 5 times ``2 state`` FLOP per value, those within a
+    chunk, of which a mask leaves half, once and three times ``window``. Nothing is kept.
+    """
+    p: SelfAttentionParams = layer.params
+    chunk = float(min(p.window, layer.output_shape[1]))
+    tokens = shard.batch * positions_of(layer.output_shape, shard)
+    values = tokens * held_heads(p.heads, shard) * p.head_dim
+    groups = tokens * held_heads(p.kv_heads or p.heads, shard)
+    states, sides, scores = values * p.state / chunk, groups * p.state, groups * chunk
+    within = 2.0 * scores * p.state  # queries times keys, for all heads of a group
+    gemm = (chunk + 0.0 * tokens, p.head_dim + 0.0 * tokens, p.state + 0.0 * tokens)
+
+    # Moved, and multiplied, in so many kernels: (elements, kernels, FLOP, kernels). Their loads wait for products and products for loads.
+    passes = (
+        (3.0 * values + 6.0 * states + 4.0 * (sides + scores), 2, values * (4.0 * p.state + chunk) + within, 3),
+        (
+            11.0 * values + 17.0 * states + 14.0 * sides + 10.0 * scores,
+            4,
+            values * (10.0 * p.state + 3.0 * chunk) + 3.0 * within,
+            10,
+        ),
+    )
+    forward, backward = (
+        (
+            Kernel(flop=0.0 * moved, elements=moved, launches=moves),
+            Kernel(flop=flop, elements=0.0 * moved, gemm=gemm, launches=products),
+        )
+        for moved, moves, flop, products in passes
+    )
+    return LayerWork(forward=(forward,), backward_input=(backward,))
 
 
 def _with_gradient(work: LayerWork, kernel: Kernel) -> LayerWork:

@@ -18,6 +18,7 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
 from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from planner.files.loading import load_device
 from tests.costmodel.network.layers.cases import gemm_flop, gpt_block, layer, moved, products, saved, shard, work
 
 # -- operations ---------------------------------------------------------------------------------------------------------------------
@@ -84,6 +85,44 @@ def test_grouped_queries_move_fewer_keys() -> None:
     assert moved(work(few).forward) == 1024 * 128 * (32 + 2 * 8 + 32)
     # Over 16 workers there are 2 heads of queries each, and one of keys that two workers repeat.
     assert moved(work(few, tp=16).forward) == 1024 * 128 * (2 + 2 * 1 + 2)
+
+
+def test_scan_of_mamba2() -> None:
+    """Two heads of 4 values over a state of 8, one group, chunks of 16: values, states of chunks and what a group shares, by hand."""
+    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 4, "state": 8}
+    one = layer("self_attention", (2 * 4 + 2 * 8, 64), **sizes, window=16)
+    tokens = 3 * 64
+    values, states, sides, scores = tokens * 8, tokens * 8 * 8 // 16, tokens * 8, tokens * 16
+    found = work(one, batch=3)
+    assert moved(found.forward) == 3 * values + 6 * states + 4 * (sides + scores)
+    assert moved(found.backward_input) == 11 * values + 17 * states + 14 * sides + 10 * scores
+    # B' x and C states: 2 x 2 x 8 per value; a chunk's masked scores times values 16; C B' of the group.
+    assert gemm_flop(found.forward) == values * (2 * 2 * 8 + 16) + 2 * scores * 8
+    assert saved(one, batch=3) == 0
+    longer = layer("self_attention", (2 * 4 + 2 * 8, 640), **sizes, window=16)
+    assert moved(work(longer, batch=3).forward) == 10 * moved(found.forward)  # linear in positions
+    assert moved(work(one, batch=3, tp=2).forward) == 1.5 * values + 3 * states + 4 * (sides + scores)
+    for wrong, words in (({"window": 0}, "chunks"), ({"window": 16, "causal": False}, "causal")):
+        with pytest.raises(ShapeError, match=words):
+            layer("self_attention", (24, 64), **sizes, **wrong)
+    with pytest.raises(ShapeError, match="2 heads x head_dim 4 \\+ 2 x 1 x state 8 = 24 features"):
+        layer("self_attention", (16, 64), **sizes, window=16)
+
+
+# Positions per second of mamba_ssm's scan forward on an H100: 128 heads of 64, one group, a state of 128, chunks of 256 (vllm-project/vllm,
+# pull request 27299, "Original"; the chunks are those of Granite 4.0 H Small, whose sizes these are).
+SCAN_H100 = {8192: 12.6e6, 16384: 12.9e6, 32768: 11.8e6, 65536: 11.1e6, 131072: 10.7e6}
+
+
+@pytest.mark.parametrize("positions", SCAN_H100)
+def test_scan_takes_what_it_was_measured_to_take(positions: int) -> None:
+    """By memory and products a third quicker, alone: tiles are small, and programs wait for their loads."""
+    device = load_device("h100-sxm").device
+    compute = RooflineCompute(device=device, precision=PRECISIONS["bf16"], optimizer=OPTIMIZERS["sgd"], alone=True)
+    sizes = {"heads": 128, "kv_heads": 1, "head_dim": 64, "window": 256}
+    scan = layer("self_attention", (128 * 64 + 2 * 128, positions), **sizes, state=128)
+    found_s = float(compute.pass_times(scan, shard(scan), needs_input_gradient=True).forward_s[0])
+    assert 0.5 < found_s * SCAN_H100[positions] / positions < 0.8
 
 
 def test_cross_attention() -> None:
