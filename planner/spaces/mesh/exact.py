@@ -80,8 +80,8 @@ class _Builder:
             cp_kind=self.names.get("cp_kind", MeshPlan().cp_kind),
             order=self.names.get("order", MeshPlan().order),
             domain_gpus=get("domain_gpus", 0),
-            offload_optimizer=self.restriction.flags.get("offload_optimizer", False),
-            offload_activations=self.restriction.flags.get("offload_activations", False),
+            offload_optimizer=self._is_hosted("optimizer"),
+            offload_activations=self._is_hosted("activations"),
         )
         plan = self._with_names(self._with_sequence_parallel(self._with_recompute(plan)))
         self.problems += self.space.broken(plan, self.unknown)
@@ -242,6 +242,13 @@ class _Builder:
         costs = self.space.model.evaluate_plans(plans)
         memory, capacity = costs.memory_bytes, self.space.resolved.setting.memory_capacity_bytes
         return plans[int(np.lexsort((costs.step_time_s, np.maximum(memory, capacity)))[0])]
+
+    def _is_hosted(self, what: str) -> bool:
+        """Whether the host keeps it: as said, else as the framework's recipes have it."""
+        said, usual = self.restriction.flags.get(f"offload_{what}"), self.usual.offloads
+        if said is None and usual:
+            self._note(f"offload_{what}", usual.replace(" ", ","), usual)
+        return what in usual.split() if said is None else said
 
     def _with_sequence_parallel(self, plan: MeshPlan) -> MeshPlan:
         """Cut along the positions with tensor parallelism, as Megatron-LM recommends, unless that breaks a rule."""

@@ -47,6 +47,19 @@ def test_no_blocks_to_recompute_take_the_place_of_what_it_does(document: Any, fr
         assert plan.endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("options", "hosted"),
+    [("", (True, True)), (" --offload none", (False, False)), (" --offload optimizer", (True, False))],
+)
+def test_what_it_keeps_on_the_host_counts_unless_said(document: Any, options: str, hosted: tuple[bool, bool]) -> None:
+    """ArcticTraining's recipes offload the optimizer and the inputs of blocks."""
+    found = document(f"estimate llama3-8b --gpus 8 --batch 8 --framework arctic-training{options}")
+    said = [f" offload {what}" in found["plans"][0]["summary"] for what in ("optimizer", "optimizer and activations")]
+    assert tuple(said) == hosted
+    plan = next(row["value"] for row in found["assumptions"] if row["name"] == "plan")
+    assert ("offload optimizer,activations (arctic-training's default)" in plan) == (not options)
+
+
 def test_what_exchanges_after_the_backward_pass_hides_nothing(document: Any) -> None:
     """Torch7 reduces gradients when all backward passes are done; other libraries layer by layer, behind the passes before."""
     asked = "estimate alexnet --family data --gpus 16 --cluster aws-p3 --batch 512 --precision fp32"

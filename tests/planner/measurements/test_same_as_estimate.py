@@ -239,6 +239,7 @@ def test_runs(cells: Mapping[str, str]) -> None:
             "flash_attention": "yes",
             "seq": "2048",
         },
+        {"framework": "arctic-training", "micro_batch": "1"},
     ],
     ids=lambda cells: ", ".join(cells.values()),
 )
