@@ -165,12 +165,12 @@ def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
         from planner.files.naming.devices import named_device
 
         return named_device(text)
+    if kind == "frameworks":
+        from planner.files.naming.frameworks import framework_named
+
+        return framework_named(text), ()
     same = re.sub(r"[^a-z0-9]", "", text.lower())
     names = {re.sub(r"[^a-z0-9]", "", name): name for name in bundled(kind)} if "/" not in text else {}
-    if kind == "frameworks" and same not in names:
-        from planner.files.loading import framework_aliases
-
-        names = {re.sub(r"[^a-z0-9]", "", alias): name for alias, name in framework_aliases().items()}
     return names.get(same), ()
 
 

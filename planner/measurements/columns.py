@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,6 +13,7 @@ from costmodel.hardware.cluster import Transport
 from costmodel.hardware.device import FORMATS
 from costmodel.mesh.plan import CP_KINDS, MEASURED_MEMORY, RECOMPUTE, SCHEDULES
 from planner.core.errors import did_you_mean
+from planner.files.naming.frameworks import framework_named
 from planner.files.naming.precisions import precision_called
 from planner.files.resources import bundled
 
@@ -23,6 +25,8 @@ _PASSES = ("forward", "backward", "backward_input", "backward_weight")
 # Software that is none of the bundled frameworks is "other"; a framework file is named by its path.
 _FRAMEWORKS = (*bundled("frameworks"), "other")
 _FILES = (".yaml", ".yml")
+# Columns whose texts may be what people call one of the allowed ones.
+_CALLED: Mapping[str, Callable[[str], object]] = {"precision": precision_called, "framework": framework_named}
 # What the column ``fuses`` may say -> the assumption.
 FUSED = {
     name.removeprefix("fused_").replace("_", " "): name
@@ -95,7 +99,7 @@ class Column:
             return "" if text in ("yes", "no") else f"'{shown}' is neither yes nor no"
         if self.type in ("choice", "set"):
             parts = text.split("+") if self.type == "set" else [text]
-            is_called = self.name == "precision" and precision_called(text) is not None
+            is_called = self.name in _CALLED and _CALLED[self.name](text) is not None
             if set(parts) <= set(self.allowed) or is_called or (self.files and text.endswith(_FILES)):
                 return ""
             return f"'{shown}' is none of {', '.join(self.allowed)}{did_you_mean(shown, self.allowed)}"
@@ -262,7 +266,7 @@ _ALL = (
     # software
     Column(
         name="framework",
-        doc="software (`planner list frameworks`), or the path of a framework file; other: none of these",
+        doc="software (`planner list frameworks`), a version after its name or not, or the path of a framework file; other: none of these",
         type="choice",
         allowed=_FRAMEWORKS,
         empty="no framework in particular",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from costmodel.framework import NO_FRAMEWORK, UNKNOWN, Framework
 
-__all__ = ["framework_called", "framework_of"]
+__all__ = ["framework_called", "framework_named", "framework_of"]
 
 # The first whose pattern is found decides; a name that holds several, "NeMo AutoModel", means the more particular one.
 _CALLED: tuple[tuple[str, str], ...] = (
@@ -50,6 +50,8 @@ _CALLED: tuple[tuple[str, str], ...] = (
     (r"sglang", "sglang"),
     (r"tensorrt|\btrt", "tensorrt-llm"),
 )
+# Where a version begins: "Megatron-LM v1/v2", "NeMo 24.07", "Megatron-LM core 0.12", "Megatron-LM (Jan 2021)".
+_VERSION = re.compile(r"\s*\(|[\s,=@-]+(?=v?[0-9]|core\b)")
 # Words for attention kernels made for the device (cuDNN, FlashAttention-3), and for those of the first FlashAttention: a Triton kernel,
 # xFormers, whose backward pass is the first one's (Llama, arXiv:2302.13971, section 2.4).
 _NEWEST_ATTENTION = re.compile(r"transformer.?engine|cudnn|flash.?attention.?[34]|\bfa[34]\b|thunder")
@@ -64,12 +66,34 @@ def framework_called(text: str) -> str | None:
     >>> [framework_called(text) for text in ("25.09 NeMo Container", "Megatron-LM (Jan 2021)", "Megatron-LM core 0.12", "abacus")]
     ['megatron-bridge', 'megatron-lm-2021', 'megatron-lm', None]
     """
+    named = _names().get(_letters(text))
+    words = text.lower().replace("_", " ")
+    return named or next((name for pattern, name in _CALLED if re.search(pattern, words)), None)
+
+
+def framework_named(text: str) -> str | None:
+    """Bundled framework of which a text is a name, in any case, with or without a version after it; None where it is none's.
+
+    >>> [framework_named(text) for text in ("Megatron-LM", "Megatron-LM v1/v2", "PyTorch FSDP", "megatron-lmm")]
+    ['megatron-lm', 'megatron-lm-2021', 'pytorch-fsdp', None]
+    """
+    without = _names().get(_letters(_VERSION.split(text, maxsplit=1)[0]))
+    is_path = text.startswith((".", "/", "~"))
+    return None if is_path else _names().get(_letters(text)) or (without and (framework_called(text) or without))
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Every name and other name of a bundled framework, as `_letters` has it -> its name."""
+    from planner.files.loading import framework_aliases
     from planner.files.resources import bundled
 
-    if text in bundled("frameworks"):
-        return text
-    words = text.lower().replace("_", " ")
-    return next((name for pattern, name in _CALLED if re.search(pattern, words)), None)
+    known = {**framework_aliases(), **{name: name for name in bundled("frameworks")}}
+    return {_letters(alias): name for alias, name in known.items()}
 
 
 @lru_cache(maxsize=1024)  # asked for every row of a table

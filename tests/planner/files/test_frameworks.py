@@ -11,8 +11,9 @@ from costmodel.framework import UNKNOWN
 from costmodel.precision import PRECISIONS
 from planner.core.errors import InputFileError, UnknownName
 from planner.files.loading import framework_aliases, load_framework
-from planner.files.naming.frameworks import framework_called, framework_of
+from planner.files.naming.frameworks import framework_called, framework_named, framework_of
 from planner.files.resources import bundled
+from planner.measurements.columns import COLUMNS
 
 # Waits of one cluster's days, which belong to a calibration: no plan can be found that dodges them.
 _OF_ONE_CLUSTER = {"collective_wait_s", "unusable_memory"}
@@ -35,10 +36,35 @@ def test_aliases_are_names_of_one_framework() -> None:
     aliases = framework_aliases()
     assert not set(aliases) & set(bundled("frameworks"))
     for alias, name in aliases.items():
-        assert load_framework(alias).framework.name == name
+        assert load_framework(alias).framework.name == name == framework_called(alias)
     assert load_framework("Megatron_Core").framework.name == "megatron-lm"
     with pytest.raises(UnknownName, match="did you mean 'megatron-lm'"):
         load_framework("megatron-lmm")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("MEGATRON-LM", "megatron-lm"),
+        ("Megatron-LM v1/v2", "megatron-lm-2021"),
+        ("Megatron-LM (Jan 2021)", "megatron-lm-2021"),
+        ("Megatron-LM core 0.12", "megatron-lm"),
+        ("NeMo 24.07", "megatron-bridge"),
+        ("bridge 0.2", "megatron-bridge"),
+        ("PyTorch FSDP", "pytorch-fsdp"),
+        ("TensorFlow 2.4", "tensorflow"),
+        ("torch7", "torch7"),
+        ("Megatrn-LM 0.12", None),
+        ("nemo-automodle", None),
+        ("./jax", None),
+    ],
+)
+def test_a_framework_is_named_in_any_case_with_or_without_a_version(text: str, name: str | None) -> None:
+    """`--framework` and the column of a table read names alike."""
+    assert framework_named(text) == name
+    assert (COLUMNS["framework"].problem(text) == "") == (name is not None)
+    if name is not None:
+        assert load_framework(text).framework.name == name
 
 
 @pytest.mark.parametrize(
