@@ -62,7 +62,7 @@ class Objective:
     option : str
         Which field of a request states it in place of files; empty: none does.
     is_small : bool
-        One step costs too little to read: answers show it per 1,000 steps or a million samples, under its unit.
+        One step costs too little to read: answers show it per million tokens or samples, under its unit.
     """
 
     name: str

@@ -68,7 +68,7 @@ _FORMATS = (
     "fp32, else fp32; fp32 with paleo."
 )
 _OBJECTIVES = (
-    "What is best: {costmodel.objectives:OBJECTIVES}. Default: step_time. "
+    "What is best: {costmodel.objectives:OBJECTIVES}; cost is money. Default: step_time. "
     "Serving: {costmodel.objectives:SERVING_OBJECTIVES}. Default: throughput."
 )
 _DIVERSE = (
@@ -80,7 +80,8 @@ _SPACES = (
     "transformers unless an option of the other is given. Default: auto."
 )
 _CLUSTERS = (
-    "by names or files with commas; a100 is short for dgx-a100. Default: where --device usually stands, else dgx-h100."
+    "by names or files with commas; a GPU's name (a100) is its usual cluster (dgx-a100). "
+    "Default: where --device usually stands, else dgx-h100."
 )
 
 
@@ -133,7 +134,8 @@ class _Hardware(TypedDict, total=False):
         Option(
             "--cluster -c",
             "NAME|FILE",
-            "Node, links and how many nodes at most ('planner list clusters'). Default: where --device usually stands, else dgx-h100.",
+            "Node, links and how many nodes at most ('planner list clusters'), or a GPU's name for its usual cluster (h100: dgx-h100). "
+            "Default: where --device usually stands, else dgx-h100.",
             words="kind:clusters",
         ),
     ]
@@ -181,9 +183,10 @@ class _Network(TypedDict, total=False):
         Option(
             "--optimizer",
             "NAME",
-            "sgd, momentum, adam, or adam-bf16, adam-8bit or adam-4bit with narrower moments. Default: adam for transformers, else "
-            "momentum; sgd with paleo.",
+            "sgd, momentum, adam (also adamw), or adam-bf16, adam-8bit or adam-4bit with narrower moments. Default: adam for "
+            "transformers, else momentum; sgd with paleo.",
             words="costmodel.precision:OPTIMIZERS",
+            read=as_given,
         ),
     ]
     memory_limit: Annotated[
@@ -662,7 +665,21 @@ class _Solver(TypedDict, total=False):
     ]
 
 
-class _OnePlan(_Hardware, _Device, _Load, _Length, _Network, _Mode, _Serving, _Space, total=False):
+class _Nodes(TypedDict, total=False):
+    """What says how many GPUs there are in place of `gpus` (`planner.api.requests.with_gpus`)."""
+
+    nodes: Annotated[
+        int | None,
+        Option(
+            "--nodes",
+            "N",
+            "In place of --gpus: all GPUs of N nodes of the cluster.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
+    ]
+
+
+class _OnePlan(_Nodes, _Hardware, _Device, _Load, _Length, _Network, _Mode, _Serving, _Space, total=False):
     """A question about plans on one cluster at one batch."""
 
 
@@ -718,6 +735,15 @@ class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
 class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
     """Keywords of `planner.scale`."""
 
+    nodes: Annotated[
+        Degrees | None,
+        Option(
+            "--nodes",
+            "LIST",
+            "In place of --workers: all GPUs of so many nodes of the cluster, as in 1,2,4,8.",
+            read=Values.worker_counts,
+        ),
+    ]
     workers: Annotated[
         Degrees | None,
         Option(
@@ -772,6 +798,15 @@ class _Jobs(TypedDict, total=False):
 class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.sweep`."""
 
+    nodes: Annotated[
+        Degrees | None,
+        Option(
+            "--nodes",
+            "LIST",
+            "In place of --gpus: all GPUs of so many nodes of the cluster, as in 1,2,4..16.",
+            read=Values.doubled_counts,
+        ),
+    ]
     gpus: Annotated[
         Degrees,
         Option(
@@ -835,6 +870,15 @@ class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, tota
             "--max-gpus",
             "N",
             "Look at no more GPUs of a cluster. Default: 4096.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
+    ]
+    nodes: Annotated[
+        int | None,
+        Option(
+            "--nodes",
+            "N",
+            "In place of --max-gpus: look at no more nodes of a cluster.",
             read=partial(Values.count, most=MAX_GPUS),
         ),
     ]

@@ -34,19 +34,21 @@ __all__ = [
     "Command",
     "Progress",
     "changes_of",
+    "check_samples",
     "curve_of",
     "loaded_plan",
     "question_about_plan",
     "read_options",
     "request_of",
     "search_request",
+    "with_gpus",
 ]
 
 Command: TypeAlias = Literal["estimate", "explain"]
 Progress: TypeAlias = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 
 # Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
-_DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
+_DECIDED_BY_PLAN = ("gpus", "nodes", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
 # How the best plan is searched for, which is no part of a file's question.
 _SEARCHING = ("sensitivity", "time_limit_s", "solver")
 _USUAL_COUNTS = (1, 2, 4, 8)  # of workers, on a scaling curve
@@ -133,6 +135,66 @@ def _check_meaning(
                 values.add(f"{called(name)}: only has a meaning with {called('mode')} inference")
 
 
+# -- how many GPUs there are -------------------------------------------------------------------------------------------------
+
+
+def with_gpus(
+    options: Mapping[str, Option], given: Mapping[str, Any], values: Values, keyword: str, clusters: Sequence[Any] = ()
+) -> Mapping[str, Any]:
+    """Put the GPUs of so many nodes in place of ``nodes``; problems go to `values`.
+
+    Parameters
+    ----------
+    options, given : mapping
+    values : Values
+    keyword : str
+        The option that counts GPUs: ``gpus``, ``workers`` or ``max_gpus``.
+    clusters : sequence of str
+        Those that are asked about; without any, the one that is given, or the usual one.
+
+    Examples
+    --------
+    >>> values = Values()
+    >>> with_gpus(options_of(OptimizeOptions), {"cluster": "dgx-a100", "nodes": "4"}, values, "gpus")
+    {'cluster': 'dgx-a100', 'gpus': 32}
+    >>> _ = with_gpus(options_of(OptimizeOptions), {"nodes": 8, "gpus": "60"}, values, "gpus")
+    >>> values.problems
+    ["--nodes 8: are 64 GPUs of cluster 'dgx-h100', and --gpus is 60; give one of them"]
+    """
+    if "nodes" not in given:
+        return given
+    rest = {name: value for name, value in given.items() if name != "nodes"}
+    label = f"{values.called('nodes')} {given['nodes']}"
+    nodes = options["nodes"].value(values, values.called("nodes"), given["nodes"])
+    names = clusters or [given.get("cluster") or _usual_cluster(given.get("device"))]
+    known = [cluster for cluster in map(_readable_cluster, names) if cluster is not None]
+    if not known:  # said when the question is resolved
+        return {keyword: 1} | rest
+    sizes = {cluster.name: cluster.devices_of_node for cluster in known}
+    if len(set(sizes.values())) > 1:
+        each = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        values.add(f"{label}: nodes differ ({each} GPUs); give {values.called(keyword)}")
+    size = known[0].devices_of_node
+    gpus = nodes * size if isinstance(nodes, int) else tuple(count * size for count in nodes)
+    if keyword not in rest:
+        return rest | {keyword: gpus}
+    if options[keyword].value(Values(), "", rest[keyword]) != gpus:
+        both = f"are {gpus:,} GPUs" if isinstance(gpus, int) else f"are {', '.join(map(str, gpus))} GPUs"
+        values.add(
+            f"{label}: {both} of cluster '{known[0].name}', and {values.called(keyword)} is {rest[keyword]}; give one of them"
+        )
+    return rest
+
+
+def _usual_cluster(device: str | None) -> str:
+    from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
+
+    try:
+        return default_cluster(device)
+    except PlannerError:  # said when the question is resolved
+        return DEFAULT_CLUSTER
+
+
 # -- what is read together with other options -------------------------------------------------------------------------------
 
 
@@ -141,7 +203,9 @@ def _batch(given: Mapping[str, Any], values: Values) -> int | None:
     label, batch = values.called("batch"), given["batch"]
     tokens = in_tokens(batch) if isinstance(batch, str) else None
     if tokens is None:
-        return values.count(label, batch)
+        count = values.count(label, batch)
+        check_samples(given, batch, count, values)
+        return count
     seq = _positions(given, values)
     if seq is None:
         return None
@@ -154,6 +218,27 @@ def _batch(given: Mapping[str, Any], values: Values) -> int | None:
         f"{label} {near / seq:.0f} is {near:,.0f} tokens"
     )
     return None
+
+
+# Samples of a step beyond which a number with a suffix is one of tokens that lacks its unit. The largest published batches of sequences
+# are 65,536 of 128 (You et al., arXiv:1904.00962, BERT with LAMB).
+_MOST_SUFFIXED = 100_000
+
+
+def check_samples(given: Mapping[str, Any], batch: Any, count: int, values: Values) -> None:
+    """Refuse "4M" samples that have tokens: people mean tokens. A number in digits is taken at its word."""
+    if not isinstance(batch, str) or batch.strip()[-1:].isdigit() or count <= _MOST_SUFFIXED:
+        return
+    seq = _positions(given, Values())
+    if seq is None:
+        return
+    label = f"{values.called('batch')} {batch}"
+    stated, binary = in_tokens(f"{batch} tokens") or (float(count), float(count))
+    exact = stated if stated % seq == 0 else binary if binary % seq == 0 else max(int(stated // seq), 1) * seq
+    values.add(
+        f"{label}: is {count:,} samples of {seq:,} positions each; did you mean tokens? {values.called('batch')} {exact / seq:.0f} is "
+        f"{exact:,.0f} tokens"
+    )
 
 
 def _positions(given: Mapping[str, Any], values: Values) -> int | None:
@@ -181,7 +266,8 @@ def _objective(given: Any, mode: str, values: Values) -> str:
 
     known = tuple(dict.fromkeys((*SERVING_OBJECTIVES, *OBJECTIVES))) if mode == "inference" else tuple(OBJECTIVES)
     label = values.called("objective")
-    return values.choice(label, values.text(label, given).strip().replace("-", "_"), known)
+    word = values.text(label, given).strip().replace("-", "_")
+    return values.choice(label, "money" if word.lower() == "cost" else word, known)
 
 
 def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tuple[tuple[str, float], ...]:
@@ -278,6 +364,7 @@ def _check_mesh(
 def search_request(given: Mapping[str, Any], values: Values, command_line: str) -> Request:
     """The request of a search: all of a cluster with a size where the number of workers is left out."""
     options = options_of(OptimizeOptions)
+    given = with_gpus(options, given, values, "gpus")
     if "gpus" in given:
         return request_of(options, given, values, command_line)
     called = values.called("gpus")
@@ -341,6 +428,8 @@ def question_about_plan(
         raise UsageError(f"{run} and {values.called('plan')}: each names a plan; leave one of them out")
     notes: list[str] = []
     stages = ""
+    if plan is None:
+        given = with_gpus(options, given, values, "gpus")
     if run_from is not None:
         from planner.exporters.runs import with_run
 
@@ -423,6 +512,8 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Sca
 
     called = values.called
     options = options_of(ScaleOptions)
+    given = with_gpus(options, given, values, "workers")
+    del options["nodes"]
     own = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
     asked = read_options(own, given, values)
     weak, epochs, samples = bool(asked.get("weak")), asked.get("epochs"), asked.get("samples")

@@ -13,7 +13,7 @@ from planner.api.calls import Interrupted, call_text, given_in_python, in_python
 from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
-from planner.api.requests import Progress, read_options, request_of
+from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
 from planner.core.quantities import in_tokens
@@ -276,6 +276,8 @@ def sweep_question(
         Searches what a journal does not have; after Ctrl-C, gives what is done.
     """
     options = options_of(SweepOptions)
+    given = with_gpus(options, given, values, "gpus", _readable(given, values))
+    del options["nodes"]
     asks = {name: options.pop(name) for name in ("jobs", "dask", "fresh")}
     axes = {name: options.pop(name) for name in ("gpus", "cluster", "batch", "seq")}
     asked = read_options(asks, given, values)
@@ -290,6 +292,9 @@ def sweep_question(
             f"{values.called('seq')}"
         )
         axes.pop("batch")
+    elif "batch" in given and "seq" not in given:
+        for part in listed("batch", given["batch"]):
+            check_samples(given, part, Values().count("batch", part), values)
     grid = _axes(read_options(axes, given, values), values)
     request = request_of(options, given, values, command_line, top=1)
 
@@ -322,10 +327,13 @@ def _axes(found: Mapping[str, Any], values: Values) -> Axes:
     return axes
 
 
+def _readable(given: Mapping[str, Any], values: Values) -> tuple[str, ...]:
+    """Clusters that are named, whose problems are said elsewhere."""
+    return _clusters(given["cluster"], Values(values.called)) if "cluster" in given and "nodes" in given else ()
+
+
 def _clusters(given: Any, values: Values) -> tuple[str, ...]:
     """Names and files of clusters: a text with commas, one of Python or several."""
-    from planner.sweeping.grid import cluster_name
-
     is_one = not isinstance(given, Sequence)
     parts = [given] if is_one else listed("cluster", given)
     references = [
@@ -334,7 +342,7 @@ def _clusters(given: Any, values: Values) -> tuple[str, ...]:
         else reference_to("clusters", one, "" if is_one else f"[{n}]")
         for n, one in enumerate(parts)
     ]
-    names = tuple(dict.fromkeys(cluster_name(name) for name in references))
+    names = tuple(dict.fromkeys(references))
     if not names:
         values.add(f"{values.called('cluster')}: names no cluster")
     return names
@@ -352,6 +360,8 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
     from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
 
     options = options_of(SizeOptions)
+    given = with_gpus(options, given, values, "max_gpus", _readable(given, values))
+    del options["nodes"]
     asks = ("tokens", "samples", "epochs", "days", "budget", "goodput", "max_gpus", "jobs")
     asked = read_options({name: options.pop(name) for name in asks}, given, values)
     options.pop("cluster")

@@ -27,6 +27,7 @@ __all__ = ["compare"]
 
 _ASKED = (
     "gpus",
+    "nodes",
     "cluster",
     "device",
     "batch",
@@ -81,7 +82,7 @@ def compare(typed: Typed) -> None:
     is_searched = "best" in given or (run_from is not None and not files)
     if len(files) + (run_from is not None) + is_searched < 2:
         values.add("compare: needs two plans; or one with --best, or a run by --from")
-    for name in ("model", "gpus"):
+    for name in ("model", "gpus", "nodes"):
         if name in given and run_from is None:
             values.add(f"--{name}: belongs to --from; a plan file says it itself")
     if run_from is not None and "model" not in given:
@@ -102,7 +103,7 @@ def compare(typed: Typed) -> None:
 
 
 def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bool) -> list[tuple[str, Predicted]]:
-    from planner.api.requests import changes_of, request_of
+    from planner.api.requests import changes_of, request_of, with_gpus
     from planner.comparison.read import best_of_question, labels_of, predicted_file, predicted_question
 
     found: list[tuple[str, Predicted]] = []
@@ -110,6 +111,8 @@ def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bo
     notes: list[str] = []
     if "run_from" in given:
         from planner.exporters.runs import with_run
+
+        given = dict(with_gpus(options, given, typed.values, "gpus"))
 
         trainer, file = given["run_from"]
         given, stages, notes = with_run(given, trainer, Path(file))

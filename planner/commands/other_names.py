@@ -10,8 +10,9 @@ __all__ = ["option_called"]
 _ELSEWHERE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
         ("--gpus", "--devices", "--workers", "--max-gpus"),
-        ("gpus", "num-gpus", "ngpus", "n-gpus", "workers", "num-workers", "devices", "world-size", "nodes", "nnodes"),
+        ("gpus", "num-gpus", "ngpus", "n-gpus", "workers", "num-workers", "devices", "world-size"),
     ),
+    (("--nodes",), ("nnodes", "num-nodes", "n-nodes")),
     (("--batch",), ("global-batch", "global-batch-size", "batch-size", "gbs", "train-batch-size")),
     (("--micro-batch",), ("mbs", "micro-batch-size", "per-device-train-batch-size", "train-micro-batch-size-per-gpu")),
     (("--num-micro-batches", "--micro-batches"), ("gradient-accumulation-steps", "accumulation", "grad-accum")),

@@ -20,10 +20,11 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import shown_costs
+from planner.core.objectives import StepCost, shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import ratio_text
 from planner.report.uncertainty import span_text
+from planner.spaces.items import Basis
 
 __all__ = ["comparison_report", "memory_sentence", "question_sentences", "why"]
 
@@ -210,21 +211,23 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
 def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     """Rates, and what a step costs, where any plan has them."""
     items = comparison.items
-    amounts = [item.amount(comparison.basis)[0] for item in items]
-    unit = items[0].amount(comparison.basis)[1]
+    reads_tokens = all(item.tokens_per_s is not None for item in items)
 
-    def per(values: Sequence[float | None], many: int) -> list[float | None]:
-        return [None if value is None else many * value / amount for value, amount in zip(values, amounts, strict=True)]
+    def paid(cost: StepCost) -> tuple[str, Callable[[float | None], str], list[float | None]]:
+        basis: Basis = comparison.basis if not cost.is_small else "token" if reads_tokens else "sample"
+        many, amounts = cost.per(reads_tokens)[0], [item.amount(basis) for item in items]
+        costs = [item.costs[cost.figure] for item in items]
+        values = [
+            None if each is None else many * each / amount for each, (amount, _) in zip(costs, amounts, strict=True)
+        ]
+        one = amounts[0][1]
+        return f"{cost.title} per {f'M {one}s' if cost.is_small else one}", cost.text, values
 
-    costs = [(cost, *cost.per(unit, 10**6)) for cost in shown_costs()]
     rows: list[tuple[str, Callable[[float | None], str], Sequence[float | None]]] = [
         (f"{items[0].tokens_word}/s", significant, [item.tokens_per_s for item in items]),
         (f"{items[0].samples_word}/s", significant, [item.samples_per_s for item in items]),
         ("MFU", percent, [item.mfu for item in items]),
-        *(
-            (f"{cost.title} per {words}", cost.text, per([item.costs[cost.figure] for item in items], many))
-            for cost, words, many in costs
-        ),
+        *(paid(cost) for cost in shown_costs()),
     ]
     return [
         (name, tuple(text(value) for value in values))

@@ -50,7 +50,7 @@ class Assumption:
 
 def assumption_text(assumption: Assumption, *, stated_only: bool = False) -> str:
     """Write an assumption for people: ``global batch 128 (model file)``; perhaps with the source of what somebody stated only."""
-    is_said = assumption.source in STATED if stated_only else assumption.source
+    is_said = assumption.source.startswith(STATED) if stated_only else assumption.source
     return f"{assumption.name} {assumption.value}" + (f" ({assumption.source})" if is_said else "")
 
 

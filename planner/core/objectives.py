@@ -97,15 +97,22 @@ def stated_rates(
     return (Assumption(name=found.rate or found.name, value=value, source=source),)
 
 
-def cost_text(objective: str, cost: float | None) -> str:
-    """What a step costs beside its time, where that is what plans are ranked by; begins with a comma.
+def cost_text(objective: str, cost: float | None, plan: RankedPlan) -> str:
+    """What a step of a plan costs beside its time, where that is what plans are ranked by; begins with a comma.
 
-    >>> cost_text("energy", 2300.0), cost_text("money", 0.5), cost_text("step_time", None)
-    (', 2.30 kJ', ', 0.500 USD', '')
+    Money is per million tokens or samples, as everywhere; energy is that of the step.
     """
-    if cost is None:
+    found = next((one for one in shown_costs() if one.name == objective), None)
+    if cost is None or found is None:
         return ""
-    return f", {with_unit(cost, OBJECTIVES[objective].unit)}"
+    many, words = found.per(plan.get("tokens_per_s") is not None)
+    return f", {with_unit(cost * many / _work(plan, many), found.unit)}{f' per {words}' if found.is_small else ''}"
+
+
+def _work(plan: RankedPlan, many: int) -> float:
+    """Tokens of a step, or samples of a network that reads none; 1 of what is shown per step."""
+    per_s = plan.get("tokens_per_s") or plan.throughput_samples_per_s
+    return 1.0 if many == 1 else per_s * plan.step_time_s
 
 
 def with_unit(cost: float | None, unit: str) -> str:
@@ -117,8 +124,8 @@ class StepCost(NamedTuple):
     """What a step costs by an objective that has a figure, as tables and figures show it.
 
     >>> costs = {cost.name: cost for cost in shown_costs()}
-    >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (costs["money"], costs["energy"])]
-    [('USD', ('1000 steps', 1000), '1,500'), ('energy', ('step', 1), '1.50 kJ')]
+    >>> [(cost.title, cost.per(True), cost.text(1500.0)) for cost in (costs["money"], costs["energy"])]
+    [('USD', (1000000, 'M tokens'), '1,500'), ('energy', (1, 'step'), '1.50 kJ')]
     """
 
     figure: str
@@ -135,9 +142,15 @@ class StepCost(NamedTuple):
         """A cell below the title."""
         return significant(cost) if self.is_small else with_unit(cost, self.unit)
 
-    def per(self, one: str, many: int) -> tuple[str, int]:
-        """What it is shown per, and how many these are: many steps where one costs too little to read."""
-        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.is_small else (one, 1)
+    def per(self, reads_tokens: bool) -> tuple[int, str]:
+        """How much work people are told the cost of: a million tokens or samples where one step costs too little to read, else a step."""
+        return (10**6, f"M {'tokens' if reads_tokens else 'samples'}") if self.is_small else (1, "step")
+
+    def of(self, plan: RankedPlan) -> tuple[float | None, str]:
+        """What that much of a plan's work costs, and what it is; None where nobody states the cost."""
+        many, words = self.per(plan.get("tokens_per_s") is not None)
+        cost = plan.get(self.figure)
+        return None if cost is None else cost * many / _work(plan, many), words
 
 
 def shown_costs() -> list[StepCost]:
@@ -153,19 +166,14 @@ def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int
     if found.figure is None and objective not in shown:
         return []
 
-    def per_million(plan: RankedPlan, of_a_step: float) -> str:
-        per_s = plan["tokens_per_s"] if per_token else plan.throughput_samples_per_s
-        return significant(1e6 * of_a_step / (per_s * plan.step_time_s))
-
-    per = "per M tokens" if per_token else "per M samples"
     if found.figure is None:
-        title, unit, cells = "GPU hours", per, [per_million(p, p.workers * p.step_time_s / 3600.0) for p in plans]
-    elif found.is_small:
-        title, unit, cells = found.unit, per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
-    else:
-        title, unit = objective, "per step"
-        cells = [with_unit(cost_of(objective, p.figures), found.unit) for p in plans]
-    return [Column(title=title, unit=unit, cells=tuple(cells), priority=priority)]
+        hours = [p.workers * p.step_time_s / 3600.0 for p in plans]
+        cells = [significant(1e6 * each / _work(p, 10**6)) for each, p in zip(hours, plans, strict=True)]
+        return [Column("GPU hours", tuple(cells), priority, unit="per M tokens" if per_token else "per M samples")]
+    cost = next(one for one in shown_costs() if one.name == objective)
+    shown_values = [cost.of(plan) for plan in plans]
+    texts = tuple(cost.text(value) for value, _ in shown_values)
+    return [Column(cost.title, texts, priority, unit=f"per {shown_values[0][1]}")]
 
 
 def cost_of(objective: str, figures: Mapping[str, Any]) -> float | None:

@@ -20,6 +20,7 @@ from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import start_scripts
+from planner.files.naming.optimizers import optimizer_called
 from planner.files.text import failure
 
 TITLE = "DeepSpeed"
@@ -251,7 +252,7 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     run.options["precision"] = precisions[0] if precisions else "fp32"
     kind = str(section_of(path, content, "optimizer").get("type", "")).lower()
     if kind:
-        known = "adam" if "adam" in kind else ("sgd" if kind == "sgd" else None)
+        known = optimizer_called(kind)
         if known:
             run.options["optimizer"] = known
         else:

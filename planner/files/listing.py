@@ -9,6 +9,7 @@ from typing import Any
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import percent
 from planner.core.quantities import format_rate
+from planner.files.resources import cluster_aliases, stands_for
 from planner.report.documents import RESULT_VERSION
 
 __all__ = [
@@ -159,7 +160,13 @@ def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
 def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     groups = content.get("groups")
     devices = [content.get("device"), *(group.get("device") for group in groups or () if isinstance(group, dict))]
-    return {"device": ", ".join(str(device) for device in devices if device)}
+    name, device = content.get("name"), str(content.get("device"))
+    # "h100" of an h100-sxm, and the board's own name, where they mean this cluster.
+    short = [word for word in (device.partition("-")[0], device) if (stands_for(word) or ("",))[0] == name]
+    return {
+        "device": ", ".join(str(device) for device in devices if device),
+        "also_called": ", ".join(dict.fromkeys((*cluster_aliases(str(name)), *short))),
+    }
 
 
 def cluster_rows(files: Iterable[Path]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from costmodel.network.graph import Graph, GraphError, GraphProblem
 from costmodel.precision import Precision
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
-from planner.files.resources import InMemory, Kind, bundled, resolve
+from planner.files.resources import InMemory, Kind, bundled, resolve, stands_for
 from planner.files.text import read_text
 from planner.files.validation import validate
 
@@ -264,6 +265,8 @@ def load_device(given: str) -> LoadedDevice:
 def load_cluster(given: str) -> LoadedCluster:
     """Load a cluster by path or bundled name, or from its content, and the devices it names (a path starts at the cluster's folder).
 
+    A device's name means its usual cluster with that device.
+
     Raises
     ------
     UnknownName
@@ -295,6 +298,13 @@ def load_cluster(given: str) -> LoadedCluster:
         cluster = file.to_domain({name: device.device for name, device in devices.items()})
     except ClusterError as error:
         raise InputFileError([document.problem(("levels",), str(error))]) from None
+    stood = stands_for(given)
+    if (
+        stood is not None and not set(stood[1]) & devices.keys()
+    ):  # the links of the cluster, between devices of that name
+        only = load_device(stood[1][0])
+        cluster = dataclasses.replace(cluster.with_device(only.device), name=only.device.name)
+        devices = {only.device.name: only}
     hashes = ",".join(device.sha256 for device in devices.values())
     return LoadedCluster(cluster=cluster, path=path, sha256=document.sha256, device_sha256=hashes)
 

@@ -13,7 +13,7 @@ from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumptio
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import SPACES, Request
-from planner.files.resources import InMemory, Kind, bundled, bundled_name
+from planner.files.resources import InMemory, Kind, bundled, bundled_name, stands_for
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
@@ -86,7 +86,9 @@ def _question_head(request: Request, setting: Setting, folder: Path | None) -> d
         "schema_version": SCHEMA_VERSION,
         "model": reference("models", request.model, folder),
         # The default is written out, so that the plan keeps its meaning when the default changes.
-        "cluster": setting.cluster if request.cluster is None else reference("clusters", request.cluster, folder),
+        "cluster": setting.cluster
+        if request.cluster is None or stands_for(request.cluster) is not None
+        else reference("clusters", request.cluster, folder),
         "device": reference("devices", request.device, folder) if request.device is not None else None,
         "gpus": setting.gpus,
         "global_batch": setting.global_batch,

@@ -14,7 +14,17 @@ from planner.core.errors import FileProblem, InputFileError, UnknownName
 if TYPE_CHECKING:
     from planner.files.documents import Document
 
-__all__ = ["KINDS", "InMemory", "Kind", "bundled", "bundled_name", "config_folder", "is_plan_file", "resolve"]
+__all__ = [
+    "KINDS",
+    "InMemory",
+    "Kind",
+    "bundled",
+    "bundled_name",
+    "config_folder",
+    "is_plan_file",
+    "resolve",
+    "stands_for",
+]
 
 Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
 KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
@@ -61,7 +71,7 @@ def resolve(kind: Kind, text: str) -> Path:
     """Turn what the user typed into a file: a path that exists, else a bundled name with or without its suffix.
 
     A model or device may be named as others name it ("meta-llama/Meta-Llama-3-8B", "NVIDIA A100-SXM4-80GB"), where that means one bundled
-    file and nothing else.
+    file and nothing else. A device's name means its usual cluster where a cluster is asked for.
 
     Parameters
     ----------
@@ -171,7 +181,37 @@ def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
         return framework_named(text), ()
     same = re.sub(r"[^a-z0-9]", "", text.lower())
     names = {re.sub(r"[^a-z0-9]", "", name): name for name in bundled(kind)} if "/" not in text else {}
+    if kind == "clusters" and same not in names and (stood := stands_for(text)) is not None:
+        return stood[0], ()
     return names.get(same), ()
+
+
+def cluster_aliases(name: str) -> list[str]:
+    """Other names of a bundled cluster, beside those of devices.
+
+    >>> cluster_aliases("dgx1-v100")
+    ['dgx-v100', 'dgx1']
+    """
+    return [alias for alias, meant in _ALIASES["clusters"].items() if meant == name]
+
+
+def stands_for(text: str) -> tuple[str, tuple[str, ...]] | None:
+    """What the name of a device means where a cluster is asked for (`cluster_of_device`); None where it is a cluster's, or a file's.
+
+    >>> stands_for("b200"), stands_for("dgx-b200")
+    (('dgx-b200', ('b200',)), None)
+    """
+    from planner.files.naming.devices import cluster_of_device
+
+    bare = text.removesuffix(".yaml").removesuffix(".yml")
+    is_own = (
+        not text
+        or isinstance(text, InMemory)
+        or bare != text
+        or bare in bundled("clusters")
+        or bare in _ALIASES["clusters"]
+    )
+    return None if is_own or "/" in text or _exists(Path(text)) else cluster_of_device(text)
 
 
 def _nearest(kind: Kind, text: str) -> str:

@@ -19,7 +19,7 @@ from planner.files.loading import load_cluster, load_device
 from planner.files.naming.devices import SPARE_CLUSTER, device_called
 from planner.files.naming.frameworks import framework_of
 from planner.files.naming.precisions import meanings, precision_called
-from planner.files.resources import bundled
+from planner.files.resources import bundled, bundled_name
 from planner.measurements.tables import Row, RowSkipped, short_name
 
 __all__ = [
@@ -185,7 +185,7 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
     else:
         if not name:
             raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
-        usual = row.text("cluster")
+        usual = bundled_name("clusters", row.text("cluster")) or row.text("cluster")
         _check_known("device", name)
         if usual:
             _check_known("cluster", usual)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.network.layers.attention import Documents
-from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.quantities import whole_number
 from planner.core.request import Request
@@ -25,24 +25,20 @@ from planner.files.loading import (
     load_framework,
 )
 from planner.files.naming.frameworks import framework_of
+from planner.files.naming.optimizers import optimizer_called
 from planner.files.naming.precisions import BARE, precision_called
 from planner.importers.networks import load_model
 
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
 
-__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "pick"]
+__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "optimizer_of"]
 
 DEFAULT_CLUSTER = "dgx-h100"
-
-# Boards that bear the name of another form, and parts of a chip: rows of measurements that say no more mean the other.
-_STANDS_IN = {"p100": "dgx1-p100", "trainium1-core": "aws-trn1-cores", "trainium2-core": "aws-trn2-cores"}
 
 # Coefficient of variation of documents' lengths: beyond it, single documents fill whole sequences.
 _MOST_CV = 10.0
 _MOST_DOCUMENTS = 100_000  # in a sample
-
-_T = TypeVar("_T")
 
 
 def look_up(
@@ -76,7 +72,7 @@ def look_up(
     framework = tried(_framework, request, calibrated)
     collectives = tried(_collectives, request)
     restriction = tried(_restriction, request, model)
-    tried(pick, "optimizer", request.optimizer, OPTIMIZERS, "adam")
+    tried(optimizer_of, request.optimizer, "adam")
     tried(called, request.precision)
     if len(faults) == 1:
         raise faults[0]
@@ -181,12 +177,17 @@ def called(precision: str | None) -> str | None:
     return name
 
 
-def pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:
-    """What a name of its kind stands for; ``default`` where none is given."""
-    chosen = name if name is not None else default
-    if chosen not in known:
-        raise UnknownName(kind=kind, name=chosen, known=known)
-    return known[chosen]
+def optimizer_of(given: str | None, default: str) -> Optimizer:
+    """The optimizer that a word means; ``default`` where none is given.
+
+    Raises
+    ------
+    UnknownName
+    """
+    name = optimizer_called(given or default)
+    if name is None:
+        raise UnknownName(kind="optimizer", name=str(given), known=OPTIMIZERS)
+    return OPTIMIZERS[name]
 
 
 def default_cluster(device: str | None) -> str:
@@ -199,11 +200,9 @@ def default_cluster(device: str | None) -> str:
     """
     if device is None:
         return DEFAULT_CLUSTER
-    from planner.files.naming.devices import device_called
+    from planner.files.naming.devices import usual_cluster
 
-    name = load_device(device).device.name
-    known, usual = device_called(name)
-    return DEFAULT_CLUSTER if known is None else _STANDS_IN.get(known, usual)
+    return usual_cluster(load_device(device).device.name)
 
 
 def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:

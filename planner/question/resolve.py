@@ -16,7 +16,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.host import host_rates
 from costmodel.kernels.roofline import ComputeModel, RooflineCompute
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
+from costmodel.precision import PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
@@ -26,8 +26,9 @@ from planner.core.numbers import byte_text
 from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
 from planner.files.naming.precisions import meanings
+from planner.files.resources import stands_for
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
-from planner.question.lookup import called, look_up, pick
+from planner.question.lookup import called, look_up, optimizer_of
 
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
@@ -113,7 +114,7 @@ def resolve(request: Request) -> Resolved:
     precision = _precision(request, model, cluster, device, kind, wanted)
     paleo = request.cost_model == "paleo"
     usual_optimizer = "sgd" if paleo else "adam" if is_transformer(model.graph) else "momentum"
-    optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, usual_optimizer)
+    optimizer = optimizer_of(request.optimizer, usual_optimizer)
     global_batch = request.batch if request.batch is not None else model.global_batch
     most = cluster.max_devices
     if most is not None and request.gpus > most:
@@ -317,7 +318,7 @@ def _stated_assumptions(
     of_cluster = "default" if request.device is None else "default of the device"
     rows = [
         Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)"),
-        Assumption(name="cluster", value=setting.cluster, source=request.source_of("cluster", of_cluster)),
+        Assumption(name="cluster", value=setting.cluster, source=_source_of_cluster(request, setting, of_cluster)),
         *_free_assumptions(model),
         *(
             [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
@@ -364,6 +365,15 @@ def _stated_assumptions(
     if request.collective is not None:
         rows.append(Assumption(name="collective", value=request.collective, source=request.source_of("collective", "")))
     return tuple(rows)
+
+
+def _source_of_cluster(request: Request, setting: Setting, usual: str) -> str:
+    """Who says which cluster it is: a device's name stands for the usual one, with that device."""
+    source, given = request.source_of("cluster", usual), request.cluster
+    stood = None if given is None else stands_for(given)
+    if stood is None:
+        return source
+    return f"{source} as {given}" if setting.cluster == stood[0] else f"{source}, linked as {stood[0]}"
 
 
 def _source_of_precision(request: Request, model: LoadedModel, workload: Workload, of_device: str) -> str:

@@ -264,7 +264,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     if has_sum:
         rows.append(("step", ranked.step_time_s, best.step_time_s))
     unit = time_unit(max(max(a, b) for _, a, b in rows))
-    cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures))
+    cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures), best)
     against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
     heading = f"Against the best plan: {gap_text(ranked.gap)} against {against} of {best.summary}"
     return [Heading(heading), comparison_table(rows, unit, total=has_sum)]
@@ -445,8 +445,8 @@ class SpaceReport(ReportParts):
 
     def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
         """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
-        cost = cost_text(objective, cost_of(objective, plan.figures))
-        cost += " per step" if cost else ""
+        cost = cost_text(objective, cost_of(objective, plan.figures), plan)
+        cost += " per step" if cost and " per " not in cost else ""
         ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
         interval = f" (80 % interval {ends})" if ends else ""
         each = plan.throughput_samples_per_s / plan.workers

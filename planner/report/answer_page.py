@@ -270,10 +270,10 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
     def of_ranked(values: Iterable[float | None]) -> list[float | None]:
         return [value if known else None for value, known in zip(values, ranked, strict=True)]
 
-    def figures(name: str, factor: float = 1.0) -> list[float | None]:
-        return [None if plan.get(name) is None else factor * plan.get(name) for plan in plans]
+    def figures(name: str) -> list[float | None]:
+        return [plan.get(name) for plan in plans]
 
-    costs = [(cost, *cost.per("step", 1000)) for cost in shown_costs()]
+    costs = [(cost, [cost.of(plan) for plan in plans]) for cost in shown_costs()]
     columns: list[tuple[str, str, list[Cell]]] = [
         (
             "plan",
@@ -317,8 +317,8 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
             percent,
         ),
         *(
-            numbers(f"{cost.title} per {words}", "of the GPUs in use", figures(cost.figure, steps), cost.text)
-            for cost, words, steps in costs
+            numbers(f"{cost.title} per {paid[0][1]}", "of the GPUs in use", (each for each, _ in paid), cost.text)
+            for cost, paid in costs
         ),
         ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
     ]

@@ -254,7 +254,7 @@ def gap_text(gap: float) -> str:
 
 def paid_text(plan: RankedPlan, objective: str) -> str:
     """What a plan takes: the time of a step, what else it is ranked by, and memory."""
-    cost = cost_text(objective, cost_of(objective, plan.figures))
+    cost = cost_text(objective, cost_of(objective, plan.figures), plan)
     return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}"
 
 

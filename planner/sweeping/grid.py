@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner.core.errors import PlannerError, UnknownName, UsageError
+from planner.core.errors import PlannerError, UsageError
 from planner.core.request import Request
 from planner.sweeping.answer import key_of, to_plain
 
 if TYPE_CHECKING:
     from planner.files.loading import LoadedCluster
 
-__all__ = ["Axes", "Cell", "cells_of", "cluster_name", "doubling_counts", "load_clusters"]
+__all__ = ["Axes", "Cell", "cells_of", "doubling_counts", "load_clusters"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +56,6 @@ def doubling_counts(first: int, last: int) -> tuple[int, ...]:
     ((32, 64, 128, 256, 512, 1024), (6, 12, 24, 48))
     """
     return tuple(first << n for n in range((last // first).bit_length())) if first <= last else ()
-
-
-def cluster_name(text: str) -> str:
-    """A cluster as it is looked up: its own name or file, or the short form of a DGX.
-
-    >>> cluster_name("h100"), cluster_name("dgx-a100"), cluster_name("aws-p5")
-    ('dgx-h100', 'dgx-a100', 'aws-p5')
-    """
-    from planner.files.resources import bundled, resolve
-
-    try:
-        resolve("clusters", text)
-    except UnknownName:
-        longer = f"dgx-{text}"
-        return longer if longer in bundled("clusters") else text
-    except PlannerError:
-        return text
-    return text
 
 
 def load_clusters(names: Sequence[str | None], default: str) -> dict[str, LoadedCluster]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.core.blocks import Block, Column, Facts, Report, Table
 from planner.core.errors import UsageError
 from planner.core.numbers import duration_text, duration_unit, percent, significant
-from planner.core.objectives import shown_costs
+from planner.core.objectives import StepCost, shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
 from planner.report.uncertainty import interval_text
@@ -68,10 +68,7 @@ def _blocks(swept: Swept) -> list[Block]:
         Column("80 % interval", spans, 4),
         Column("throughput", texts("throughput_samples_per_s", significant), 2, unit="samples/s"),
         Column("GPUs", texts("workers", "{:,}".format), 6, unit="used"),
-        *(
-            Column(cost.title, texts(cost.figure, cost.text), 7 + n, unit="per step")
-            for n, cost in enumerate(shown_costs())
-        ),
+        *(_paid(cost, rows, 7 + n) for n, cost in enumerate(shown_costs())),
         Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True, plans=True),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
@@ -89,6 +86,20 @@ def _blocks(swept: Swept) -> list[Block]:
             ("Plans", "uniform over stages; planner optimize also tries stages that differ, which may be faster")
         )
     return [Table(columns=tuple(shown)), Facts(tuple(facts))]
+
+
+def _paid(cost: StepCost, rows: Sequence[Mapping[str, Any]], priority: int) -> Column:
+    """What a million tokens or samples, or a step, cost by the plan of each row."""
+    many, words = cost.per(any(row["seq"] is not None for row in rows))
+    costs = [
+        None
+        if row[cost.figure] is None
+        else row[cost.figure] * many / (1 if many == 1 else row["batch"] * (row["seq"] or 1))
+        for row in rows
+    ]
+    return Column(
+        cost.title, tuple("" if paid is None else cost.text(paid) for paid in costs), priority, unit=f"per {words}"
+    )
 
 
 def _counted(swept: Swept) -> str:

@@ -8,7 +8,16 @@ from functools import cache
 
 from planner.files.naming import is_noise
 
-__all__ = ["KNOWN_DEVICES", "SPARE_CLUSTER", "KnownDevice", "device_called", "has_memory", "named_device"]
+__all__ = [
+    "KNOWN_DEVICES",
+    "SPARE_CLUSTER",
+    "KnownDevice",
+    "cluster_of_device",
+    "device_called",
+    "has_memory",
+    "named_device",
+    "usual_cluster",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +329,37 @@ def named_device(text: str) -> tuple[str | None, tuple[str, ...]]:
     if len(meant) == 1 and has_memory(meant[0], text):
         return meant[0], ()
     return None, tuple(sorted(meant))
+
+
+# Boards that bear the name of another form, and parts of a chip: rows of measurements that say no more mean the other.
+_STANDS_IN = {"p100": "dgx1-p100", "trainium1-core": "aws-trn1-cores", "trainium2-core": "aws-trn2-cores"}
+
+
+def usual_cluster(text: str) -> str:
+    """Bundled cluster that a device of this name usually stands in, since links belong to a board.
+
+    >>> usual_cluster("rtx-4090"), usual_cluster("p100"), usual_cluster("my own device")
+    ('pcie4-node', 'dgx1-p100', 'dgx-h100')
+    """
+    known, usual = device_called(text)
+    return SPARE_CLUSTER if known is None else _STANDS_IN.get(known, usual)
+
+
+def cluster_of_device(text: str) -> tuple[str, tuple[str, ...]] | None:
+    """What a device's name means where a cluster is asked for: its usual cluster, and the devices that it may be, the likeliest first.
+
+    None where it is no device's name, or says more than that.
+
+    >>> cluster_of_device("h200"), cluster_of_device("MI300X"), cluster_of_device("my h100 box")
+    (('dgx-h100', ('h200',)), ('mi300x-node', ('mi300x',)), None)
+    >>> cluster_of_device("h100")
+    ('dgx-h100', ('h100-sxm', 'h100-nvl', 'h100-pcie'))
+    """
+    name, several = named_device(text)
+    likeliest = name or device_called(text)[0]
+    if likeliest is None or not (name or several):
+        return None
+    return usual_cluster(name or text), tuple(dict.fromkeys((likeliest, *several)))
 
 
 def has_memory(name: str, text: str) -> bool:

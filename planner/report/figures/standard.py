@@ -217,12 +217,12 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
 
 
 def _cost_axis(cost: StepCost, plans: Sequence[RankedPlan]) -> _Axis:
-    values = [plan.get(cost.figure) for plan in plans]
-    words, steps = cost.per("step", 1000)
+    values = [cost.of(plan)[0] for plan in plans]
+    words = cost.of(plans[0])[1]
     size, unit = 1.0, "" if cost.is_small else f" ({cost.unit})"
     if cost.unit == "J":
         size, unit = (1e6, " (MJ)") if max(value or 0.0 for value in values) >= 1e6 else (1e3, " (kJ)")
-    shown = [None if value is None else steps * value / size for value in values]
+    shown = [None if value is None else value / size for value in values]
     return f"{cost.title} per {words}{unit}", shown, True
 
 
@@ -279,9 +279,9 @@ def _plan_title(plan: RankedPlan) -> str:
         f"{duration_text(plan.step_time_s)} per step on {plan.workers} GPUs, {byte_text(plan.memory_bytes_per_gpu)} per GPU",
     ]
     for cost in shown_costs():
-        words, steps = cost.per("step", 1000)
-        if plan.get(cost.figure) is not None:
-            lines.append(f"{with_unit(steps * plan[cost.figure], cost.unit)} per {words}")
+        paid, words = cost.of(plan)
+        if paid is not None:
+            lines.append(f"{with_unit(paid, cost.unit)} per {words}")
     return "\n".join(lines)
 
 

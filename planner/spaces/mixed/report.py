@@ -119,7 +119,7 @@ def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
     plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
     has_figure = OBJECTIVES[objective].figure is not None
     words = [
-        f"{duration_text(p.step_time_s)}{cost_text(objective, p.score if has_figure else None)}: {p.summary}"
+        f"{duration_text(p.step_time_s)}{cost_text(objective, p.score if has_figure else None, best)}: {p.summary}"
         for p in plans
     ]
     if not words:

@@ -19,7 +19,7 @@ from planner.api import options as o
 from planner.api.calls import given_in_python
 from planner.api.options import options_of
 from planner.api.place_options import PlaceOptions
-from planner.api.requests import request_of
+from planner.api.requests import request_of, with_gpus
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
@@ -29,7 +29,8 @@ CLASSES = (o.OptimizeOptions, o.EstimateOptions, o.ExplainOptions, o.ScaleOption
 # What is no field of a request: it is read into the limits of a plan, or asks for a study.
 PARTS = {"degrees", "names", "flags", "serving_degrees"}
 STUDIES = {
-    "workers", "weak", "strong", "epochs", "samples", "jobs", "dask", "fresh", "tokens", "days", "budget", "max_gpus", "goodput", "offload",
+    "workers", "weak", "strong", "epochs", "samples", "jobs", "dask", "fresh", "tokens", "days", "budget", "max_gpus", "goodput",
+    "offload", "nodes",
 }  # fmt: skip
 
 
@@ -80,6 +81,62 @@ def test_every_option_is_part_of_a_question(declared: type) -> None:
     for name, option in options_of(declared).items():
         part, _, field = (option.field or name).rpartition(":")
         assert part in PARTS if part else field in fields | STUDIES, name
+
+
+@pytest.mark.parametrize("name", ["money", "cost", "Cost"])
+def test_cost_is_another_name_of_money(name: str) -> None:
+    values = Values()
+    assert request({"model": "alexnet", "objective": name}, values).objective == "money"
+    assert not values.problems
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "problem"),
+    [
+        ({"nodes": "4"}, 32, ""),
+        ({"nodes": 2, "cluster": "gb200"}, 8, ""),  # trays of four
+        ({"nodes": "2", "device": "rtx-4090"}, 16, ""),
+        ({"nodes": "8", "gpus": "64"}, "64", ""),
+        (
+            {"nodes": "8", "gpus": "60"},
+            "60",
+            "--nodes 8: are 64 GPUs of cluster 'dgx-h100', and --gpus is 60; give one of them",
+        ),
+        ({"nodes": "0"}, 8, "--nodes 0: must be at least 1"),
+        ({"nodes": "2", "cluster": "no-such"}, 1, ""),  # said with the cluster
+    ],
+)
+def test_nodes_are_counted_in_gpus_of_the_cluster(given: dict[str, Any], gpus: object, problem: str) -> None:
+    values = Values()
+    assert with_gpus(options_of(o.OptimizeOptions), given, values, "gpus")["gpus"] == gpus
+    assert values.problems == ([problem] if problem else [])
+
+
+def test_nodes_of_several_clusters_must_be_alike() -> None:
+    values = Values()
+    given = {"nodes": "1,2", "cluster": "a100,h100"}
+    options = options_of(o.SweepOptions)
+    assert with_gpus(options, given, values, "gpus", ["a100", "h100"])["gpus"] == (8, 16)
+    with_gpus(options, given, values, "gpus", ["a100", "gb200"])
+    assert values.problems == ["--nodes 1,2: nodes differ (dgx-a100 8, gb200-nvl72 4 GPUs); give --gpus"]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "samples", "tokens"),
+    [
+        ("llama3-8b", "4M", None, "--batch 512 is 4,194,304 tokens"),
+        ("llama3-8b", "65000", 65_000, ""),
+        ("llama3-8b", "50k", 50_000, ""),  # fewer than the largest published
+        ("llama3-8b", "4000000", 4_000_000, ""),
+        ("llama3-8b", 4_000_000, 4_000_000, ""),
+        ("alexnet", "4M", 4_000_000, ""),
+    ],
+)
+def test_millions_of_sequences_are_taken_for_tokens(model: str, batch: Any, samples: int | None, tokens: str) -> None:
+    values = Values()
+    found = request_of(options_of(o.OptimizeOptions), {"model": model, "batch": batch}, values, "")
+    assert [tokens in problem for problem in values.problems] == ([True] if tokens else [])
+    assert samples in (None, found.batch)
 
 
 def test_every_option_of_a_placement_is_a_field() -> None:

@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 import planner
+from planner.core.answer import assumption_text
 from planner.core.errors import InputFileError, OutputError, PlannerError, UnknownName, did_you_mean
+from planner.core.request import Request
 from planner.files.documents import parse_document
 from planner.files.loading import load_algorithms, load_cluster, load_device
 from planner.files.output import check_writable, write_atomically
 from planner.files.resources import bundled, config_folder, resolve
+from planner.question.resolve import resolve as resolve_request
 from tests.planner.files.bad_files import write
 
 # -- names ---------------------------------------------------------------------------------------------------------------------
@@ -174,3 +177,42 @@ def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("x\n", encoding="utf-8")
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
     write_atomically(Path(os.devnull), "x")  # no regular file: written to, not replaced
+
+
+@pytest.mark.parametrize(
+    ("given", "cluster", "device"),
+    [
+        ("h100", "dgx-h100", "h100-sxm"),
+        ("A100", "dgx-a100", "a100-80gb"),
+        ("a100-40gb", "a100-40gb", "a100-40gb"),  # the links of dgx-a100, whose own have 80 GB
+        ("b200", "dgx-b200", "b200"),
+        ("h200", "h200", "h200"),
+        ("mi300x", "mi300x-node", "mi300x"),
+        ("gb200", "gb200-nvl72", "gb200"),
+        ("v100", "dgx1-v100", "v100-16gb"),
+        ("dgx-h100", "dgx-h100", "h100-sxm"),
+    ],
+)
+def test_a_device_names_its_usual_cluster(given: str, cluster: str, device: str) -> None:
+    found = load_cluster(given).cluster
+    assert (found.name, found.device.name) == (cluster, device)
+    assert load_cluster(found.name).cluster == found  # as a plan file names it
+
+
+def test_what_is_assumed_says_which_cluster_a_device_names() -> None:
+    def said(cluster: str) -> str:
+        found = resolve_request(Request(model="alexnet", gpus=8, cluster=cluster)).assumptions
+        return next(assumption_text(one) for one in found if one.name == "cluster")
+
+    assert said("h100") == "cluster dgx-h100 (given as h100)"
+    assert said("h200") == "cluster h200 (given, linked as dgx-h100)"
+    assert said("dgx-h100") == "cluster dgx-h100 (given)"
+
+
+def test_no_device_is_a_cluster_of_that_name_where_there_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = bundled("clusters")["dgx-a100"].read_text().replace("name: dgx-a100", "name: mine", 1)
+    (tmp_path / "h100").write_text(text)
+    assert load_cluster("h100").cluster.name == "mine"

@@ -17,7 +17,7 @@ from planner.api.values import Values
 from planner.core.errors import OutputError, PlannerError
 from planner.core.request import Request
 from planner.sweeping.answer import COLUMNS, DEGREES, answer, from_plain, key_of, to_plain
-from planner.sweeping.grid import Axes, Cell, cells_of, cluster_name, doubling_counts
+from planner.sweeping.grid import Axes, Cell, cells_of, doubling_counts
 from planner.sweeping.journal import Journal
 from planner.sweeping.run import answers_here, run
 from strategies.mesh.settings import Bounds, MeshRestriction
@@ -62,15 +62,6 @@ def test_lists_of_gpus() -> None:
     values.doubled_counts("--gpus", ",")
     values.doubled_counts("--gpus", "x")
     assert len(values.problems) == 3
-
-
-def test_short_names_of_clusters() -> None:
-    assert [cluster_name(n) for n in ("a100", "dgx-a100", "nonsense", "./no/such.yaml")] == [
-        "dgx-a100",
-        "dgx-a100",
-        "nonsense",
-        "./no/such.yaml",
-    ]
 
 
 def test_cells_in_the_order_of_the_axes() -> None:
