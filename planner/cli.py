@@ -41,6 +41,11 @@ _COMMANDS = {
         "list_",
         "List what is bundled: models, devices, clusters, frameworks, ...",
     ),
+    "show": (
+        "planner.commands.files_commands",
+        "show",
+        "Show all that is known of a device, cluster, model or framework.",
+    ),
     "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),
     "schema": ("planner.commands.files_commands", "schema", "Print the JSON Schema of a file or a result."),
 }
@@ -69,7 +74,7 @@ def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Type
             "Find the fastest way to train a neural network on a cluster: how many workers to use, how to split every layer over "
             "them and how to exchange gradients, with a proof, without a GPU."
         ),
-        epilog="Example: planner optimize alexnet --gpus 16    "
+        epilog="Example: planner optimize llama3-8b --nodes 1    "
         "Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 70 a defect, 130 stopped.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

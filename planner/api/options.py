@@ -213,6 +213,7 @@ class _Network(TypedDict, total=False):
             "Lengths of the documents that are packed into a sample, each of which attends to itself alone; in turn until it is full. With "
             "--doc-cv, their mean. Default: a sample is one document.",
             read=Values.numbers,
+            rare=True,
         ),
     ]
     doc_cv: Annotated[
@@ -277,7 +278,6 @@ class _Network(TypedDict, total=False):
             "NAME|FILE",
             "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: a "
             "well-tuned implementation.",
-            panel=COSTS,
             words="kind:frameworks",
         ),
     ]
@@ -711,6 +711,10 @@ class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=Fal
     ]
 
 
+# What people say of nearly every question; the help begins with it, in this order.
+_USUAL = ("gpus", "nodes", "cluster", "device", "batch", "seq", "framework", "precision", "optimizer", "objective")
+
+
 class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
     """Keywords of `planner.optimize`."""
 
@@ -895,13 +899,13 @@ class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, tota
 
 
 def options_of(declared: type, *names: str) -> dict[str, Option]:
-    """Options of a class by keyword, those that are named first; other names of a keyword are left out.
+    """Options of a class by keyword, those that are named and then the usual ones first; other names of a keyword are left out.
 
     >>> list(options_of(OptimizeOptions, "gpus"))[:2], options_of(OptimizeOptions)["top"].flags
     (['gpus', 'cluster'], '--top -k')
     """
     options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
-    ordered = {name: options[name] for name in names} | options
+    ordered = {name: options[name] for name in (*names, *_USUAL) if name in options} | options
     return {name: option for name, option in ordered.items() if option.flags}
 
 

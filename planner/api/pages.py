@@ -15,9 +15,11 @@ from planner.files.output import check_writable
 
 __all__ = [
     "FIGURE_NAMES",
+    "PLOT_OPTION",
     "REPORT_OPTIONS",
     "ReportFiles",
     "check_figure",
+    "figure_file",
     "is_installed",
     "report_files",
     "writable",
@@ -61,6 +63,13 @@ REPORT_OPTIONS = {
         panel=OUTPUT,
         rare=True,
     ),
+}
+
+# Of a command with one figure.
+PLOT_OPTION = {
+    "plot": Option(
+        "--plot", "FILE", "Also write throughput over GPUs: .svg, or .png with the extra 'plots'.", panel=OUTPUT
+    )
 }
 
 
@@ -107,6 +116,13 @@ def check_figure(values: Values, label: str, path: Path | None) -> None:
             f"{label} {path}: PNG needs the package 'matplotlib', which is not installed: "
             "pip install 'paleo-planner[plots]'; .svg needs nothing"
         )
+
+
+def figure_file(values: Values, label: str, file: Callable[[str, tuple[str, ...], str], Path | None]) -> Path | None:
+    """The file of `PLOT_OPTION`; None where it is left out or cannot be written."""
+    path = file("plot", *_SUFFIXES["plot"])
+    check_figure(values, label, path)
+    return path
 
 
 def is_installed(package: str) -> bool:

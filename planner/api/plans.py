@@ -115,6 +115,11 @@ class Plan:
         return None if seq is None else self.samples_per_s * seq
 
     @property
+    def mfu(self) -> float | None:
+        """Model FLOP over what the GPUs in use could do in the time (MFU); None of plans with a split per layer."""
+        return cast("float | None", self.ranked.get("mfu"))
+
+    @property
     def money_per_step(self) -> float | None:
         """What a step costs, in USD; None where no price is stated, and of serving."""
         return cast("float | None", self.ranked.get("money_per_step"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from planner import __version__
-from planner.api.pages import ReportFiles
+from planner.api.calls import in_python_words
+from planner.api.pages import ReportFiles, figure_file, writable
 from planner.core.answer import Answer, Estimate
 from planner.core.errors import UsageError
 from planner.files.output import write_atomically, write_bytes_atomically
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from planner.core.answer import RankedPlan, Sensitivity
     from planner.core.blocks import Block, Report
 
-__all__ = ["write_figure", "write_report_files"]
+__all__ = ["write_figure", "write_plot", "write_report_files"]
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -83,6 +85,17 @@ def write_report_files(
                     progress("sensitivity", 1.0)
                 sensitivity = answer.space.sensitivity(answer.plans[:SENSITIVITY_PLANS])
     _write(answer, best, study, sensitivity, blocks, files, say)
+
+
+def write_plot(figure: Figure | None, path: str | os.PathLike[str]) -> Path:
+    """Write the figure of a study where a program names a file; None: no question has a plan."""
+    with in_python_words() as values:
+        target = figure_file(values, "path", lambda _, *kind: writable(values, "path", os.fspath(path), *kind))
+        values.check()
+        if figure is None or target is None:
+            raise UsageError("no question has a plan, so there is nothing to draw")
+        write_figure(figure, target)
+    return target
 
 
 def write_figure(figure: Figure, path: Path) -> None:

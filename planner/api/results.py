@@ -217,6 +217,19 @@ class ScalingCurve(Answer):
 
     points = Reads[tuple[Any, ...]]("raw.points", "One per number of workers.")
 
+    def write_plot(self, path: str | os.PathLike[str]) -> Path:
+        """Write throughput over workers as ``.svg``, or ``.png`` with the extra ``plots``.
+
+        Raises
+        ------
+        UsageError
+            Another ending.
+        """
+        from planner.api.report_files import write_plot
+        from planner.report.figures.standard import curve_figure
+
+        return write_plot(curve_figure(self.raw), path)
+
     def __repr__(self) -> str:
         counts = ", ".join(str(point.workers) for point in self.points)
         return f"<planner.ScalingCurve over {counts} workers>"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, reference_to, takes_options
 from planner.api.options import SizeOptions, SweepOptions, options_of
-from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
 from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus
 from planner.api.shown import Answer, Reads
@@ -63,19 +62,10 @@ class Sweep(Answer):
         UsageError
             Another ending, or no question has a plan.
         """
-        from planner.api.report_files import write_figure
-        from planner.core.errors import UsageError
+        from planner.api.report_files import write_plot
         from planner.sweeping.report import scaling_figure
 
-        with in_python_words() as values:
-            target = writable(values, "path", os.fspath(path), (".svg", ".png"), "a figure ends in .svg or .png")
-            check_figure(values, "path", target)
-            values.check()
-            drawn = scaling_figure(self.raw.rows)
-            if drawn is None:
-                raise UsageError("no question has a plan, so there is nothing to draw")
-            write_figure(drawn, Path(path))
-        return Path(path)
+        return write_plot(scaling_figure(self.raw.rows), path)
 
     def __len__(self) -> int:
         return len(self.raw.rows)

@@ -15,7 +15,10 @@ from planner.core.request import LISTED
 from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS
 
-__all__ = ["export", "import_", "list_", "schema"]
+__all__ = ["export", "import_", "list_", "schema", "show"]
+
+# What `show` shows.
+SHOWN = ("device", "cluster", "model", "framework")
 
 _EXPORT = {
     "to": Option(
@@ -116,6 +119,30 @@ def list_(typed: Typed) -> None:
     from planner.files.listing import listing_report
 
     emit(listing_report(kind, rows_of(kind, typed.given.get("names", ()), verbose=where.verbose)), where)
+
+
+@command(
+    OUTPUT_OPTIONS,
+    kind=argument(str, "WHAT", "device, cluster, model or framework.", " ".join(SHOWN)),
+    name=argument(str, "NAME", "Any name that it has ('planner list devices', ...), or a file of your own."),
+)
+def show(typed: Typed) -> None:
+    """Show everything that is known of one device, cluster, network or framework: figures with units and sources, other names, rules.
+
+    \b
+    planner show device h100-sxm
+    planner show cluster h100
+    planner show model llama3-8b
+    planner show framework megatron-lm
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    what = typed.given["kind"]
+    # "planner show devices" means one of them.
+    kind = typed.values.choice("WHAT", what.removesuffix("s"), tuple(SHOWN))
+    where = output_of(typed)
+    typed.values.check()
+    from planner.api.showing import show_report
+
+    emit(show_report(kind, typed.given["name"]), where)
 
 
 @command(

@@ -63,7 +63,7 @@ OUTPUT_OPTIONS = {
 }
 # Of a command that writes something else to the file of --output.
 REPORT_ONLY = {name: option for name, option in OUTPUT_OPTIONS.items() if name != "output"}
-EXPORT_OPTION = {"export": Option("--export", "FILE", "Also write the best plan as a plan file (YAML).", panel=OUTPUT)}
+EXPORT_OPTION = {"export": Option("--export", "FILE", "Also write the best plan as a plan file (YAML).")}
 _MOST_REFUSED = 20
 _QUIET_S = 1.0  # shorter searches show nothing
 _EVERY_S = 0.1

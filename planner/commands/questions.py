@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, options_of
-from planner.api.pages import REPORT_OPTIONS, ReportFiles, report_files
+from planner.api.pages import PLOT_OPTION, REPORT_OPTIONS, ReportFiles, figure_file, report_files
 from planner.api.readers import Option
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
 from planner.commands.output import (
@@ -53,7 +53,7 @@ def optimize(typed: Typed) -> None:
 
     \b
     planner optimize alexnet --gpus 16
-    planner optimize llama3-70b --gpus 256 --batch 1024 --seq 8192
+    planner optimize llama3-70b --nodes 32 --cluster h100 --batch 1024 --seq 8192 --framework torchtitan
     planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
     planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
@@ -171,7 +171,10 @@ def _predict(typed: Typed, name: Command) -> None:
 
 
 @command(
-    options_of(ScaleOptions, "workers", "weak", "strong", "family", "epochs", "samples"), OUTPUT_OPTIONS, model=MODEL
+    options_of(ScaleOptions, "workers", "nodes", "weak", "strong", "family", "epochs", "samples"),
+    OUTPUT_OPTIONS,
+    PLOT_OPTION,
+    model=MODEL,
 )
 def scale(typed: Typed) -> None:
     """Show how a network scales over 1, 2, 4, ... workers, and how many hours a training takes.
@@ -183,7 +186,14 @@ def scale(typed: Typed) -> None:
     from planner.api.requests import curve_of
 
     where = output_of(typed)
+    figure = figure_file(typed.values, "--plot", typed.file)
     curve = curve_of(typed.given, typed.values, typed.command_line)
     from planner.report.answer import scale_report
 
+    if figure is not None:
+        from planner.api.report_files import write_figure
+        from planner.report.figures.standard import curve_figure
+
+        write_figure(curve_figure(curve), figure)
+        remark(where, f"wrote {figure}")
     emit(scale_report(curve), where)

@@ -7,8 +7,7 @@ from pathlib import Path
 import typer
 
 from planner.api.options import SizeOptions, SweepOptions, options_of
-from planner.api.pages import check_figure, is_installed
-from planner.api.readers import OUTPUT, Option
+from planner.api.pages import PLOT_OPTION, figure_file, is_installed
 from planner.commands.command import MODEL, Typed, command
 from planner.commands.output import (
     EXPORT_OPTION,
@@ -24,17 +23,13 @@ from planner.files.output import write_bytes_atomically
 
 __all__ = ["size", "sweep"]
 
-_PLOT = {
-    "plot": Option(
-        "--plot", "FILE", "Also write throughput over GPUs: .svg, or .png with the extra 'plots'.", panel=OUTPUT
-    )
-}
-
 
 @command(
-    options_of(SweepOptions, "gpus", "cluster", "device", "batch", "seq", "space", "family", "jobs", "dask", "fresh"),
+    options_of(
+        SweepOptions, "gpus", "nodes", "cluster", "device", "batch", "seq", "space", "family", "jobs", "dask", "fresh"
+    ),
     OUTPUT_OPTIONS,
-    _PLOT,
+    PLOT_OPTION,
     model=MODEL,
 )
 def sweep(typed: Typed) -> None:
@@ -51,8 +46,7 @@ def sweep(typed: Typed) -> None:
 
     given, values = typed.given, typed.values
     is_parquet = Path(given.get("output", "")).suffix.lower() == ".parquet"
-    figure = typed.file("plot", (".svg", ".png"), "a figure ends in .svg or .png")
-    check_figure(values, "--plot", figure)
+    figure = figure_file(values, "--plot", typed.file)
     question = sweep_question(given, values, typed.command_line)
     where = output_of(typed, writes=not is_parquet)
     target = typed.file("output") if is_parquet else where.path

@@ -82,10 +82,10 @@ class OutputError(PlannerError):
     Examples
     --------
     >>> import planner
-    >>> planner.optimize("alexnet", gpus=1).save("no/such/folder/plan.yaml")
+    >>> planner.optimize("alexnet", gpus=1).save("/dev/null/plan.yaml")
     Traceback (most recent call last):
     ...
-    planner.core.errors.OutputError: no/such/folder/plan.yaml: cannot be written: there is no folder ...
+    planner.core.errors.OutputError: /dev/null/plan.yaml: cannot be written: Not a directory
     """
 
 

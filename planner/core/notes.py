@@ -18,6 +18,7 @@ SENTENCES: Mapping[str, str] = {
     # of every space
     "interrupted": "interrupted: the best so far is shown",
     "out_of_time": "stopped by the time limit: --time-limit gives the search longer",
+    "numbers_without_source": "{file} has no 'source', so nobody can tell where its numbers come from",
     "memory_limit_above_device": "--memory-limit {limit} is more than a {device} has: {capacity_bytes:bytes}",
     "does_not_fit": (
         "does not fit: [{group} ]needs {needed_bytes:bytes} per GPU, there are {capacity_bytes:bytes}"

@@ -16,6 +16,7 @@ from planner.exporters import exporter_of
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, ServingJob
 from planner.exporters.rules import broken_rules, own_refusals
+from planner.files.output import made_folders, there_of
 
 __all__ = [
     "MANIFEST",
@@ -213,9 +214,10 @@ def check_folder(folder: Path, *, force: bool) -> None:
             raise OutputError(f"{folder}: cannot be written: is a file, not a folder")
         if target.exists() and any(target.iterdir()):
             _check_replaceable(folder, target, force=force)
-        if not target.parent.is_dir():
-            raise OutputError(f"{folder}: cannot be written: there is no folder {target.parent}")
-        if not os.access(target.parent, os.W_OK | os.X_OK):
+        there = there_of(target.parent)
+        if not there.is_dir():
+            raise OutputError(f"{folder}: cannot be written: {there} is a file, not a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
             raise OutputError(f"{folder}: cannot be written: permission denied")
     except OutputError:
         raise
@@ -266,20 +268,24 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool) -> None
     token = os.urandom(6).hex()
     fresh, old = target.parent / f".planner-{token}.tmp", target.parent / f".planner-{token}.old"
     try:
-        fresh.mkdir()
-        for name, text in files.items():
-            path = fresh / name
-            with path.open("x", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if name.endswith(".sh"):
-                path.chmod(path.stat().st_mode | 0o111 & ~_umask())
-        _swap(fresh, target, old)
+        with made_folders(target.parent):
+            try:
+                fresh.mkdir()
+                for name, text in files.items():
+                    path = fresh / name
+                    with path.open("x", encoding="utf-8", newline="\n") as stream:
+                        stream.write(text)
+                        stream.flush()
+                        os.fsync(stream.fileno())
+                    if name.endswith(".sh"):
+                        path.chmod(path.stat().st_mode | 0o111 & ~_umask())
+                _swap(fresh, target, old)
+            finally:
+                shutil.rmtree(
+                    fresh, ignore_errors=True
+                )  # gone after the swap; left over after any failure, Ctrl-C included
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # gone after the swap; left over after any failure, Ctrl-C included
 
 
 def _swap(fresh: Path, target: Path, old: Path) -> None:

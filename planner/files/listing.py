@@ -13,6 +13,7 @@ from planner.files.resources import cluster_aliases, stands_for
 from planner.report.documents import RESULT_VERSION
 
 __all__ = [
+    "assumed_rates",
     "cluster_rows",
     "collective_rows",
     "device_rows",
@@ -20,11 +21,12 @@ __all__ = [
     "framework_rows",
     "listing_report",
     "precision_rows",
+    "rate_table",
     "schedule_rows",
 ]
 
 _DESCRIPTION = "description"
-_LONG = (_DESCRIPTION, "source", "value", "frameworks")
+_LONG = (_DESCRIPTION, "source", "value", "why", "frameworks", "kinds")
 
 
 def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
@@ -42,12 +44,12 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     if "best_flop_per_s" in rows[0]:
         return _rate_blocks(rows)
     if "setting" not in rows[0] and "links" not in rows[0]:
-        return [_table(rows)]
+        return [row_table(rows)]
     # Many rows of each: its name stands once, above them.
     groups: dict[str, list[dict[str, Any]]] = {row["name"]: [] for row in rows}
     for row in rows:
         groups[row["name"]].append({key: value for key, value in row.items() if key != "name" and value is not None})
-    return [block for name, its in groups.items() for block in (Heading(name), _table(its))]
+    return [block for name, its in groups.items() for block in (Heading(name), row_table(its))]
 
 
 def _rate_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
@@ -58,21 +60,31 @@ def _rate_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         first = its[0]
         power = "" if first["power_w"] is None else f"{first['power_w']:g} W"
         title = first[_DESCRIPTION] if power in first[_DESCRIPTION] else f"{first[_DESCRIPTION]}, {power}"
-        cells = [
+        sources = [(key, first[f"{key.lower()}_source"]) for key in ("Peak", "Best", "Sustained")]
+        blocks += [Heading(name), Sentence(title), rate_table(its)]
+        blocks.append(Facts(tuple((key, text) for key, text in sources if text)))
+    return [*blocks, *assumed_rates(rows)]
+
+
+def rate_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rates of a device, a row for each format."""
+    return row_table(
+        [
             {
                 "format": row["format"],
                 "peak": format_rate(row["peak_flop_per_s"], "FLOP/s"),
                 **{key: _rate(row, key) for key in ("best", "sustained")},
                 "of peak": percent(row["sustained_share"]),
             }
-            for row in its
+            for row in rows
         ]
-        sources = [(key, first[f"{key.lower()}_source"]) for key in ("Peak", "Best", "Sustained")]
-        blocks += [Heading(name), Sentence(title), _table(cells)]
-        blocks.append(Facts(tuple((key, text) for key, text in sources if text)))
-    if any(row["best_is_assumed"] or row["sustained_is_assumed"] for row in rows):
-        blocks.append(Sentence(_ASSUMED))
-    return blocks
+    )
+
+
+def assumed_rates(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """What is meant by the rates that are marked; nothing where none is."""
+    is_marked = any(row["best_is_assumed"] or row["sustained_is_assumed"] for row in rows)
+    return [Sentence(_ASSUMED)] if is_marked else []
 
 
 # The rule is that of `Device.best` and `Device.sustained`.
@@ -86,7 +98,8 @@ def _rate(row: Mapping[str, Any], key: str) -> str:
     return format_rate(row[f"{key}_flop_per_s"], "FLOP/s") + ("*" if row[f"{key}_is_assumed"] else "")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A column per key."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = []
     for i, key in enumerate(keys):
@@ -137,7 +150,7 @@ def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for path in files:
-        device, source = load_device(str(path)).device, parse_document(path).value["source"]
+        device, source = load_device(str(path)).device, parse_document(path).value.get("source") or {}
         rows += [
             {
                 "name": path.stem,
@@ -177,7 +190,7 @@ def cluster_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for path in files:
-        cluster, source = load_cluster(str(path)).cluster, parse_document(path).value["source"]
+        cluster, source = load_cluster(str(path)).cluster, parse_document(path).value.get("source") or {}
         rows += [
             {"name": path.stem, **cells, "source": source.get(level.name)}
             for level, cells in zip(cluster.levels, level_cells(cluster.levels), strict=True)

@@ -138,6 +138,7 @@ class LoadedDevice(Printed):
     device: Device
     path: Path
     sha256: str
+    has_sources: bool = True
 
     def _blocks(self) -> Sequence[Block]:
         from planner.report.hardware import device_blocks
@@ -153,6 +154,7 @@ class LoadedCluster(Printed):
     path: Path
     sha256: str
     device_sha256: str
+    has_sources: bool = True
 
     def _blocks(self) -> Sequence[Block]:
         from planner.report.hardware import cluster_blocks
@@ -259,7 +261,10 @@ def load_device(given: str) -> LoadedDevice:
 
     loaded = _load("devices", given, DeviceFile)
     document = loaded.document
-    return LoadedDevice(device=loaded.content.to_domain(), path=document.path, sha256=document.sha256)
+    content = loaded.content
+    return LoadedDevice(
+        device=content.to_domain(), path=document.path, sha256=document.sha256, has_sources=bool(content.source)
+    )
 
 
 def load_cluster(given: str) -> LoadedCluster:
@@ -306,7 +311,9 @@ def load_cluster(given: str) -> LoadedCluster:
         cluster = dataclasses.replace(cluster.with_device(only.device), name=only.device.name)
         devices = {only.device.name: only}
     hashes = ",".join(device.sha256 for device in devices.values())
-    return LoadedCluster(cluster=cluster, path=path, sha256=document.sha256, device_sha256=hashes)
+    return LoadedCluster(
+        cluster=cluster, path=path, sha256=document.sha256, device_sha256=hashes, has_sources=bool(file.source)
+    )
 
 
 def _beside(path: Path, name: str) -> str:

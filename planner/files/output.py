@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from planner.core.errors import OutputError
 
-__all__ = ["check_writable", "write_atomically", "write_bytes_atomically"]
+__all__ = ["check_writable", "made_folders", "there_of", "write_atomically", "write_bytes_atomically"]
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written later; leaves nothing behind.
+    """Refuse a file that could not be written later; leaves nothing behind. Missing folders are made when it is written.
 
     Raises
     ------
     OutputError
-        No such folder, a folder in place of the file, no permission, a file system that is full or read-only.
+        A folder in place of the file or a file in place of a folder, no permission, a file system that is full or read-only.
     """
     target = _target(path)
     if target is None:
         return
-    probe = _beside(target)
+    folder = there_of(target.parent)
+    probe = _beside(folder / target.name)
     try:
         os.close(_create(probe))
         probe.unlink()
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_reason(error, target)}") from None
+        raise OutputError(f"{path}: cannot be written: {_reason(error, folder)}") from None
+
+
+def there_of(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists (a file, where one is in the way)."""
+    return next(above for above in (folder, *folder.parents) if os.path.exists(above))
+
+
+@contextlib.contextmanager
+def made_folders(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; where what follows fails, those that were missing go again."""
+    missing = [above for above in (folder, *folder.parents) if not os.path.exists(above)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for above in missing:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                above.rmdir()
+        raise
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -56,17 +78,21 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
         return
     fresh = _beside(target)
     try:
-        with os.fdopen(_create(fresh), "wb") as stream:
-            if target.exists():
-                fresh.chmod(stat.S_IMODE(target.stat().st_mode))
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(target)
+        with made_folders(target.parent):
+            try:
+                with os.fdopen(_create(fresh), "wb") as stream:
+                    if target.exists():
+                        fresh.chmod(stat.S_IMODE(target.stat().st_mode))
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                fresh.replace(target)
+            finally:
+                fresh.unlink(
+                    missing_ok=True
+                )  # gone after the replacement; left over after any failure, Ctrl-C included
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_reason(error, target)}") from None
-    finally:
-        fresh.unlink(missing_ok=True)  # gone after the replacement; left over after any failure, Ctrl-C included
+        raise OutputError(f"{path}: cannot be written: {_reason(error, there_of(target.parent))}") from None
 
 
 def _target(path: Path) -> Path | None:
@@ -96,7 +122,5 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
 
 
-def _reason(error: OSError, target: Path) -> str:
-    if not target.parent.exists():
-        return f"there is no folder {target.parent}"
-    return error.strerror or str(error)
+def _reason(error: OSError, folder: Path) -> str:
+    return f"{folder} is a file, not a folder" if folder.is_file() else error.strerror or str(error)

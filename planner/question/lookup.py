@@ -14,10 +14,13 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.network.layers.attention import Documents
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer
 from planner.core.errors import PlannerError, UnknownName, UsageError
+from planner.core.notes import Note
 from planner.core.quantities import whole_number
 from planner.core.request import Request
 from planner.files.loading import (
     LoadedCalibration,
+    LoadedCluster,
+    LoadedDevice,
     LoadedModel,
     load_calibration,
     load_cluster,
@@ -32,7 +35,7 @@ from planner.importers.networks import load_model
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
 
-__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "optimizer_of"]
+__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "optimizer_of", "source_notes"]
 
 DEFAULT_CLUSTER = "dgx-h100"
 
@@ -221,6 +224,19 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
 
         cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
     return cluster, inputs
+
+
+def source_notes(request: Request) -> list[Note]:
+    """Say which files of hardware do not say where their numbers come from."""
+    loaded: list[tuple[str | None, Callable[[str], LoadedCluster | LoadedDevice]]] = [
+        (request.cluster, load_cluster),
+        (request.device, load_device),
+    ]
+    return [
+        Note("numbers_without_source", file=str(name))
+        for name, load in loaded
+        if name is not None and not load(name).has_sources
+    ]
 
 
 def _with_rates(cluster: Cluster, request: Request) -> Cluster:

@@ -32,6 +32,7 @@ DOCUMENTS: dict[str, str] = {
     "calibrate": "planner.schema.results:CalibrationResult",
     "place": "planner.schema.results:AnyPlacement",
     "list": "planner.schema.results:ListDocument",
+    "show": "planner.schema.results:ShowDocument",
 }
 
 

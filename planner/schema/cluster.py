@@ -198,7 +198,10 @@ class ClusterFile(FileModel):
         default=None,
         description="what the driver shows of a device's memory here; in place of the device file's (one kind of device)",
     )
-    source: Sources = Field(description="key of this file, or name of a level -> where its numbers come from")
+    source: Sources = Field(
+        default_factory=dict,
+        description="key of this file, or name of a level -> where its numbers come from; answers say that it is missing",
+    )
 
     @field_validator("device", mode="before")
     @classmethod

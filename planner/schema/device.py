@@ -127,7 +127,10 @@ class DeviceFile(FileModel):
     efficiency: EfficiencyEntry = Field(default_factory=EfficiencyEntry)
     price_per_hour: Price | None = Field(default=None, description="of renting one device, in USD, for money")
     power: PowerEntry | None = Field(default=None, description="of one device, for its energy")
-    source: Sources = Field(description="key of this file -> where its number comes from")
+    source: Sources = Field(
+        default_factory=dict,
+        description="key of this file -> where its number comes from; answers say that it is missing",
+    )
 
     @model_validator(mode="after")
     def _sources_name_keys(self) -> Self:

@@ -21,6 +21,7 @@ __all__ = [
     "MeasureDocument",
     "PiperDocument",
     "PlaceDocument",
+    "ShowDocument",
     "SizeDocument",
     "SweepDocument",
     "ValidationDocument",
@@ -32,6 +33,31 @@ ListDocument = record(
     schema_version=Literal[1],
     kind=Literal[LISTED],
     items=list[dict[str, Any]],
+)
+
+ShownValue = record(
+    "ShownValue",
+    "What a file states.",
+    key=key(str, "Key of the file; of a level of links `links NAME`."),
+    value=key(str, "As the file writes it, with its unit."),
+    source=key(str | None, "Where the number comes from; null where the file does not say."),
+)
+
+ShowDocument = record(
+    "ShowDocument",
+    "Answer of `planner show --json`.",
+    schema_version=Literal[1],
+    kind=Literal["device", "cluster", "model", "framework"],
+    name=str,
+    description=str,
+    file=key(str | None, "Its file; null of what is bundled."),
+    facts=key(dict[str, Any], "What `planner list` says of it, its other names and, of a network, its size."),
+    values=key(several(ShownValue), "What a file of hardware states, with sources; empty of networks and frameworks."),
+    details=key(
+        list[dict[str, Any]],
+        "Rates of a device by format, links of a cluster, parts of a network, costs, defaults and rules of a framework: the rows of "
+        "`planner list -v`.",
+    ),
 )
 
 # -- planner compare ---------------------------------------------------------------------------------------------------------

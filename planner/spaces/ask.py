@@ -14,6 +14,7 @@ from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
 from planner.core.errors import NoFeasiblePlan, SearchInterrupted
 from planner.core.notes import Note
 from planner.core.request import Request
+from planner.question.lookup import source_notes
 from planner.question.resolve import resolve
 from planner.spaces.base import PlanSpace, space_of
 
@@ -74,7 +75,7 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         (first,), _ = space.error_bars(ranked[:1])
         return dataclasses.replace(answer, plans=(first, *answer.plans[1:]))
     answer = dataclasses.replace(answer, baselines=space.baselines(found, ranked[0]))
-    answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
+    answer = dataclasses.replace(answer, notes=(*source_notes(space.request), *space.search_notes(found, answer)))
     if interrupted:
         raise SearchInterrupted(answer)
     compared, bars = space.error_bars(ranked)
@@ -160,7 +161,7 @@ def predicted(
         assumptions=(*space.assumptions(plan), *defaults),
         model_assumptions=space.model_assumptions(),
         free_layers=space.free_layers,
-        notes=tuple(space.plan_notes(barred)),
+        notes=(*source_notes(space.request), *space.plan_notes(barred)),
         error_bars=bars,
     )
 

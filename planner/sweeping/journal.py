@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from planner.core.errors import OutputError
+from planner.files.output import made_folders
 
 __all__ = ["Journal"]
 
@@ -46,7 +47,7 @@ class Journal:
         self._database: sqlite3.Connection | None = None
         if path is not None:
             try:
-                with self._errors():
+                with self._errors(), made_folders(path.parent):
                     self._database = sqlite3.connect(path, timeout=0.0, isolation_level=None)
                     self._open(self._database, fresh=fresh)
             except BaseException:
@@ -60,6 +61,8 @@ class Journal:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it says more
             raise OutputError(f"{self.path}: {_SAID.get(code, f'cannot be written: {error}')}") from None
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def _open(self, database: sqlite3.Connection, *, fresh: bool) -> None:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")

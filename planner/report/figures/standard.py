@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodel.timeline import Tracks
 from costmodel.tolerances import EQUAL, ROUNDING
-from planner.core.answer import Answer, AnswerSpace, Curve, Estimate, RankedPlan
+from planner.core.answer import Answer, AnswerSpace, Curve, Estimate, RankedPlan, Scaling
 from planner.core.numbers import (
     Unit,
     byte_text,
@@ -25,6 +25,7 @@ __all__ = [
     "FIGURES",
     "Study",
     "breakdown",
+    "curve_figure",
     "front",
     "halved_counts",
     "memory",
@@ -364,6 +365,13 @@ def scaling(curves: Sequence[Curve]) -> list[Plot]:
             )
         )
     return result
+
+
+def curve_figure(curve: Scaling) -> Plot:
+    """Throughput over the workers of a scaling curve."""
+    points = tuple((p.workers, p.global_batch, p.step_time_s, p.summary) for p in curve.points)
+    [plot] = scaling([Curve(name=curve.family, weak=curve.weak, points=points)])
+    return plot
 
 
 # -- timeline ---------------------------------------------------------------------------------------------------------------------

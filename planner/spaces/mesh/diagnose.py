@@ -150,7 +150,12 @@ class MeshDiagnosis(Diagnosis):
 
     def changes(self) -> Sequence[Change]:
         flags = dict.fromkeys(flags_of(self.fixed).values())
-        freer = {f"without {flag}": without(self.fixed, flag) for flag in flags}
+        # What forbids something is named with its value: "without --offload none" allows offloading.
+        given = {flag: given_text(self.fixed, flag) for flag in flags}
+        named = {
+            flag: text if text.endswith(" none") or not text.startswith(flag) else flag for flag, text in given.items()
+        }
+        freer = {f"without {named[flag]}": without(self.fixed, flag) for flag in flags}
         return [
             *(self._change(words, fixed, grows=False) for words, fixed in freer.items()),
             self._change("", self.fixed, grows=True),

@@ -142,7 +142,7 @@ def test_both_forms_say_the_same(config: str, tmp_path: Path, answer: Callable[.
     [
         (["--format", "csv"], "a network file is yaml or json"),
         (["--json", "--format", "yaml"], "--json and --format yaml: choose one"),
-        (["-o", "no/such/net.yaml"], "there is no folder"),
+        (["-o", "/dev/null/net.yaml"], "Not a directory"),
     ],
 )
 def test_bad_options(config: str, options: list[str], words: str, fails: Any) -> None:

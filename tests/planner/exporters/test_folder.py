@@ -97,7 +97,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path, words in (
         (tmp_path / "file", "is a file"),
-        (tmp_path / "no" / "run", "there is no folder"),
+        (tmp_path / "file" / "run", "is a file, not a folder"),
         (Path("/"), "root"),
         (tmp_path / ("x" * 300), "too long"),
         (tmp_path / "a\0b", "null"),

@@ -15,6 +15,7 @@ import planner
 from planner.core.answer import assumption_text
 from planner.core.errors import InputFileError, OutputError, PlannerError, UnknownName, did_you_mean
 from planner.core.request import Request
+from planner.exporters.export import write_folder
 from planner.files.documents import parse_document
 from planner.files.loading import load_algorithms, load_cluster, load_device
 from planner.files.output import check_writable, write_atomically
@@ -216,3 +217,27 @@ def test_no_device_is_a_cluster_of_that_name_where_there_is_a_file(
     text = bundled("clusters")["dgx-a100"].read_text().replace("name: dgx-a100", "name: mine", 1)
     (tmp_path / "h100").write_text(text)
     assert load_cluster("h100").cluster.name == "mine"
+
+
+def test_missing_folders_are_made_and_go_again_where_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a" / "b" / "plan.yaml"
+    check_writable(path)
+    assert list(tmp_path.iterdir()) == []  # nothing is left of the check
+    write_atomically(path, "one")
+    assert path.read_text() == "one"
+    other = tmp_path / "a" / "c" / "d" / "plan.yaml"
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_atomically(other, "two")
+    with pytest.raises(OutputError, match="No space left"):
+        write_folder(tmp_path / "x" / "y", {"README.md": "text"}, force=False)
+    monkeypatch.undo()
+    assert sorted(one.name for one in tmp_path.rglob("*")) == ["a", "b", "plan.yaml"]
+    write_folder(tmp_path / "x" / "y", {"README.md": "text"}, force=False)
+    assert (tmp_path / "x" / "y" / "README.md").read_text() == "text"

@@ -207,7 +207,10 @@ def test_the_command_writes_the_page_beside_its_answer(runs: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere/report.html", "error: --html {0}/nowhere/report.html: cannot be written: there is no folder"),
+        (
+            "runs.csv/report.html",
+            "error: --html {0}/runs.csv/report.html: cannot be written: {0}/runs.csv is a file, not a folder",
+        ),
         ("folder.html", "error: --html {0}/folder.html: cannot be written: is a folder"),
         ("runs.csv", "error: --html {0}/runs.csv: a page ends in .html"),
         ("report", "error: --html {0}/report: a page ends in .html"),

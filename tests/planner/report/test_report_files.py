@@ -207,7 +207,7 @@ def test_every_figure_of_every_space(figure: str, model: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--html", "{0}/nowhere/r.html"], "--html {0}/nowhere/r.html: cannot be written: there is no folder"),
+        (["--html", "/dev/null/r.html"], "--html /dev/null/r.html: cannot be written: Not a directory"),
         (["--html", "{0}/r.txt"], "--html {0}/r.txt: a page ends in .html"),
         (["--plot", "{0}/r.pdf"], "--plot {0}/r.pdf: a figure ends in .svg or .png"),
         (["--trace", "{0}/r.txt"], "--trace {0}/r.txt: a trace ends in .json or .json.gz"),

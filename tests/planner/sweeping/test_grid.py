@@ -279,5 +279,7 @@ def test_a_full_disk_is_one_error_and_tears_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
-        Journal(tmp_path / "no" / "j")
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", Path("/proc/no")):
+        with pytest.raises(OutputError, match="cannot be written"):
+            Journal(folder / "j")

@@ -203,8 +203,8 @@ def test_the_document_follows_its_schema(tmp_path: Path, here: Callable[..., tup
         (("alexnet", "--gpus", "4", "--cluster", "a1"), "cluster 'a1' is not known"),
         (("alexnte", "--gpus", "4"), "did you mean 'alexnet'"),
         (("alexnet", "--gpus", "4", "--jobs", "2", "--dask", "tcp://a:1"), "choose one"),
-        (("alexnet", "--gpus", "4", "-o", "no/such/folder.csv"), "there is no folder"),
-        (("alexnet", "--gpus", "4", "-o", "no/such/folder.parquet"), "there is no folder"),
+        (("alexnet", "--gpus", "4", "-o", "/dev/null/folder.csv"), "Not a directory"),
+        (("alexnet", "--gpus", "4", "-o", "/dev/null/folder.parquet"), "Not a directory"),
         (("alexnet", "--gpus", "4", "--objective", "energy", "--power", "0 W"), "--power 0 W"),
     ],
 )

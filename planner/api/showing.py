@@ -1,0 +1,199 @@
+"""The answers of ``planner show``: everything that is known of one device, cluster, network or framework, each number with its source.
+
+It is what ``planner list`` says of it in a line and with ``-v``, and what its file states besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.core.blocks import Block, Facts, Heading, Report, Sentence
+from planner.core.numbers import percent
+from planner.files.listing import (
+    assumed_rates,
+    cluster_rows,
+    device_rows,
+    file_rows,
+    framework_rows,
+    rate_table,
+    row_table,
+)
+from planner.files.resources import Kind, bundled, resolve
+from planner.report.documents import RESULT_VERSION
+
+__all__ = ["SHOWN", "show_report"]
+
+# Kind -> that of `planner list`.
+SHOWN: dict[str, Kind] = {"device": "devices", "cluster": "clusters", "model": "models", "framework": "frameworks"}
+_SAID = ("schema_version", "name", "description", "source", "aliases", "title")
+
+
+def show_report(kind: str, name: str) -> Report:
+    """Describe one thing by any name that it has, or the file of one.
+
+    Parameters
+    ----------
+    kind : str
+        One of `SHOWN`.
+    name : str
+
+    Raises
+    ------
+    PlannerError
+        No such name or file; every problem of the file.
+    """
+    document = _model(name) if kind == "model" else _file(kind, name)
+    return Report(blocks=lambda: _blocks(document), data=lambda: document, records=lambda: document["values"])
+
+
+def _file(kind: str, name: str) -> dict[str, Any]:
+    from planner.core.request import imported
+    from planner.files.loading import load_document
+    from planner.schema import DOCUMENTS
+
+    path = resolve(SHOWN[kind], name)
+    content = load_document(path, imported(DOCUMENTS[kind])).document.value
+    [summary] = file_rows(SHOWN[kind], [path])
+    details = {"device": device_rows, "cluster": cluster_rows, "framework": framework_rows}[kind]([path])
+    stated = () if kind == "framework" else tuple(content)  # is among the values
+    facts = {key: value for key, value in summary.items() if key not in ("name", "description", "costs", *stated)}
+    if kind == "device":
+        from planner.files.naming.devices import usual_cluster
+
+        facts["usual_cluster"] = usual_cluster(str(content["name"]))
+    values = [] if kind == "framework" else list(_values(content))
+    return _document(kind, str(content["name"]), path, content.get("description", ""), facts, values, details)
+
+
+def _document(
+    kind: str,
+    name: str,
+    path: Path,
+    description: str,
+    facts: Mapping[str, Any],
+    values: Sequence[Mapping[str, Any]],
+    details: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    is_bundled = path in bundled(SHOWN[kind]).values()
+    return {
+        "schema_version": RESULT_VERSION,
+        "kind": kind,
+        "name": name,
+        "description": description,
+        "file": None if is_bundled else str(path),
+        "facts": {key: value for key, value in facts.items() if value not in (None, "")},
+        "values": list(values),
+        "details": list(details),
+    }
+
+
+def _values(content: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """What a file states, with units as it writes them, a row for each key that has a source of its own."""
+    sources = content.get("source") or {}
+    for key, value in content.items():
+        if key == "levels":
+            for level in value:
+                rest = {name: one for name, one in level.items() if name != "name"}
+                yield {"key": f"links {level['name']}", "value": _text(rest), "source": sources.get(level["name"])}
+        elif key not in _SAID:
+            yield {"key": key, "value": _text(value), "source": sources.get(key)}
+
+
+def _text(value: Any) -> str:
+    """A value of a file on one line.
+
+    >>> _text({"busy": "700 W", "formats": ["fp8", "bf16"]}), _text(6.88)
+    ('busy 700 W, formats fp8 bf16', '6.88')
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        is_plain = not any(isinstance(one, (Mapping, list)) for one in value)
+        return (" " if is_plain else "; ").join(map(_text, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _model(name: str) -> dict[str, Any]:
+    from planner.importers.networks import load_model
+
+    model = load_model(name)
+    graph = model.graph
+    facts = {
+        "weights": graph.weight_count + graph.norm_count,
+        "layers": len(graph.layers),
+        "blocks": len(graph.blocks) or None,
+        "global_batch": model.global_batch,
+        "seq": model.seq,
+        "weights_published_in": None if model.checkpoint is None else model.checkpoint.name,
+        "source": model.source,
+    }
+    total = max(graph.weight_count + graph.norm_count, 1)
+    # Equal blocks, by the repeated part that they are of; what is in none of them is by itself.
+    parts: dict[str, list[Any]] = {}
+    for layer in graph.layers:
+        parts.setdefault(layer.block.rpartition(".")[0] if layer.block else layer.name, []).append(layer)
+    repeats = {part: len({layer.block for layer in layers}) for part, layers in parts.items()}
+    details = []
+    for part, layers in parts.items():
+        weights = sum(layer.weight_count + layer.norm_count for layer in layers)
+        kinds = list(dict.fromkeys(layer.kind for layer in layers))
+        details.append(
+            {
+                "part": part,
+                "times": repeats[part],
+                "layers": len(layers) // repeats[part],
+                "weights": weights // repeats[part],
+                "of_all": percent(weights / total),
+                "kinds": ", ".join(kinds),
+            }
+        )
+    return _document("model", model.name, model.path, model.description, facts, [], details)
+
+
+def _blocks(document: Mapping[str, Any]) -> list[Block]:
+    title = document["facts"].get("title")
+    facts = [
+        ("Description", document["description"]),
+        ("File", document["file"] or ""),
+        *(
+            (key.replace("_", " ").capitalize(), f"{value:,}" if type(value) is int else str(value))
+            for key, value in document["facts"].items()
+            if key != "title"
+        ),
+    ]
+    name = f"{document['kind']} {document['name']}"
+    blocks: list[Block] = [
+        Sentence(f"{title} ({name})" if title else name, strong=True),
+        Facts(tuple((key, text) for key, text in facts if text)),
+    ]
+    if document["values"]:
+        blocks.append(row_table(document["values"]))
+    return [*blocks, *_details(document["kind"], document["details"])]
+
+
+def _details(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Tables of the details, without what is said above them."""
+    if kind == "device":
+        return [Heading("Rates of large products"), rate_table(rows), *assumed_rates(rows)]
+    said = ("name", "source") if kind == "cluster" else ("name",)
+    rows = [{key: value for key, value in row.items() if key not in said and value is not None} for row in rows]
+    if kind != "framework":
+        return [Heading("Links" if kind == "cluster" else "Parts"), row_table(rows)]
+    rules = [row for row in rows if row["what"] in ("rules", "version")]
+    costs = [row for row in rows if row not in rules]
+    blocks: list[Block] = []
+    if rules:
+        # The reason of a refusal stands before its source, which is that of all rules where it has none of its own.
+        common = next((row["source"] for row in rules if row["setting"] != "refuses"), "")
+        runs = [
+            {
+                "rule": row["setting"].replace("_", " "),
+                "value": row["value"],
+                "why": row["source"].replace(f" ({common})", "").replace(common, "") if common else row["source"],
+            }
+            for row in rules
+        ]
+        blocks += [Heading("What it can run"), row_table(runs), *([Facts((("Source", common),))] if common else [])]
+    return [*blocks, Heading("What it costs, and what it does unless told"), row_table(costs)] if costs else blocks

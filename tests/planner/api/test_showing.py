@@ -1,0 +1,76 @@
+"""`planner show`: everything that is known of one thing is said, each number with its source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.api.showing import SHOWN, show_report
+from planner.files.documents import parse_document
+from planner.files.listing import framework_rows
+from planner.files.resources import bundled
+from planner.report.text import plain_text
+from planner.schema import schema_of
+
+
+def shown(kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    report = show_report(kind, name)
+    document = json.loads(json.dumps(report.data()))
+    schema_of("show").model_validate(document)
+    return " ".join(plain_text([*report.blocks()], 5000).split()), document
+
+
+@pytest.mark.parametrize("kind", ["device", "cluster"])
+@pytest.mark.parametrize("which", ["first", "last", "middle"])
+def test_every_key_of_a_file_is_shown_with_its_source(kind: str, which: str) -> None:
+    names = list(bundled(SHOWN[kind]))
+    name = {"first": names[0], "last": names[-1], "middle": names[len(names) // 2]}[which]
+    content = parse_document(bundled(SHOWN[kind])[name]).value
+    text, document = shown(kind, name)
+    for source in content["source"].values():
+        assert " ".join(source.split()) in text
+    stated = {value["key"].removeprefix("links ") for value in document["values"]}
+    named = {level["name"] for level in content.get("levels", ())}
+    assert stated == (content.keys() | named) - {"schema_version", "name", "description", "source", "levels"}
+
+
+def test_a_cluster_by_the_name_of_its_device() -> None:
+    text, document = shown("cluster", "h100")
+    assert document["name"] == "dgx-h100"
+    assert "Also called: h100, h100-sxm" in text
+    assert document["details"][0]["links"] == "nvlink"
+
+
+def test_a_device_says_where_it_usually_stands() -> None:
+    assert shown("device", "NVIDIA A100-SXM4-80GB")[1]["facts"]["usual_cluster"] == "dgx-a100"
+
+
+def test_parts_of_a_network_add_up() -> None:
+    text, document = shown("model", "deepseek-ai/DeepSeek-V3")
+    parts = document["details"]
+    assert sum(part["times"] * part["weights"] for part in parts) == document["facts"]["weights"] == 671_026_419_200
+    assert sum(part["times"] * part["layers"] for part in parts) == document["facts"]["layers"]
+    assert [(part["part"], part["times"]) for part in parts if part["times"] > 1] == [("dense", 3), ("blocks", 58)]
+    assert "arXiv:2412.19437" in text
+
+
+@pytest.mark.parametrize("name", sorted(bundled("frameworks")))
+def test_every_rule_and_cost_of_a_framework_is_shown(name: str) -> None:
+    text, document = shown("framework", name)
+    assert document["details"] == json.loads(json.dumps(framework_rows([bundled("frameworks")[name]])))
+    for row in document["details"]:
+        if row["what"] == "rules" and row["setting"] == "refuses":
+            assert " ".join(row["source"].partition(" (")[0].split()) in text
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = bundled("clusters")["dgx-a100"].read_text()
+    path.write_text(text[: text.index("source:")].replace("name: dgx-a100", "name: mine", 1))
+    said, document = shown("cluster", str(path))
+    assert (document["name"], document["file"]) == ("mine", str(path))
+    assert all(value["source"] is None for value in document["values"])
+    assert str(path) in said
