@@ -95,8 +95,8 @@ class Schedule:
     delays_weights : bool
         Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
     trails : int
-        Rank r runs min(trails r + 1, m) weight gradients after its last input gradient, all of its first chunk, as in ZB-H1 (1): what is
-        known of the end of ranks follows. 0: nothing is known.
+        Rank r runs min(r + 1, m) weight gradients after its last input gradient, all of its first chunk, as in ZB-H1 (1); of more
+        micro-batches than ranks, min(r, m - pp) more as in ZB-H2 (2). What is known of the end of ranks follows. 0: nothing is known.
     keeps_all : bool
         All forward passes come before the first backward pass.
     overlaps : bool
@@ -217,9 +217,14 @@ def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
 
 
 def _zb_h2(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
-    """Twice the warm-up and twice the lag: every rank keeps 2 pp - 1 micro-batches, and none waits if F, B and W take equally long."""
+    """Twice the warm-up and twice the lag: every rank keeps 2 pp - 1 micro-batches, and none waits if F, B and W take equally long.
+
+    The paper has it for many micro-batches. Of fewer, as many go ahead of ZB-H1 as there are beyond pp: of pp or less it is ZB-H1, and
+    no order of more warm-up or more lag was faster on equal stages.
+    """
     forwards, backwards = ([Instruction(kind, rank, i) for i in range(m)] for kind in "FB")
-    return _lagging(_alternate(forwards, backwards, 2 * (pp - 1 - rank)), 2 * rank)
+    after, more = pp - 1 - rank, max(m - pp, 0)
+    return _lagging(_alternate(forwards, backwards, after + min(after, more)), rank + min(rank, more))
 
 
 def _interleaved_zb(rank: int, pp: int, vpp: int, m: int, group: int) -> list[Instruction]:

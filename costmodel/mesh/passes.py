@@ -477,20 +477,21 @@ def rank_slack_s(
     slack = np.where(DELAYS_WEIGHTS[schedule][:, None], 0.0, time_before(first, count, backward_s))
     rows = np.flatnonzero(TRAILS[schedule])
     if len(rows):
-        lag = _Lag(TRAILS[schedule[rows]][:, None], m[rows][:, None])
+        ahead = (TRAILS[schedule[rows]] - 1) * np.maximum(m[rows] - count[rows].sum(axis=1), 0)
+        lag = _Lag(ahead[:, None], m[rows][:, None])
         slack[rows] = _lagging_s(lag, first[rows], last[rows], count[rows], backward_s[rows], weight_s[rows])
     return slack
 
 
 class _Lag(NamedTuple):
-    """How many weight gradients of a rank wait for the end, by plan: the ``trails`` of its schedule and its micro-batches, (n, 1)."""
+    """How many weight gradients of a rank wait for the end, by plan: arrays (n, 1)."""
 
-    trails: IntArray
+    ahead: IntArray  # micro-batches that may go ahead of ZB-H1
     m: IntArray
 
     def gradients(self, rank: IntArray) -> IntArray:
         """Weight gradients that a rank computes after its last input gradient."""
-        return np.asarray(np.minimum(self.trails * rank + 1, self.m))
+        return np.asarray(np.minimum(rank + np.minimum(rank, self.ahead) + 1, self.m))
 
 
 def _lagging_s(
@@ -498,13 +499,13 @@ def _lagging_s(
 ) -> FloatArray:
     """The same of zero-bubble schedules.
 
-    The formula is linear in r but where ranks of another kind begin and at trails r = m - 1, so one of these is the least of a kind.
+    The formula is linear in r but where ranks of another kind begin, and where all gradients wait or none more goes ahead, so one of these
+    is the least of a kind.
     """
     after = np.cumsum(count, axis=1)
     own = time_before(first + 1, count, weight_s) - time_before(first, count, weight_s)
     # (n, K): all places where the formula may bend, at once.
-    most = lag.m - 1
-    bends = np.concatenate([most // lag.trails, -(-most // lag.trails), after - 1, after, np.zeros_like(most)], axis=1)
+    bends = np.concatenate([lag.m - 1, lag.ahead, after - 1, after, np.zeros_like(lag.m)], axis=1)
     others = np.minimum(np.maximum(bends, 0), after[:, -1:] - 1)
     behind = _behind_s(others, lag, count, backward_s, weight_s)
     # (n, places, Q): every kind at its own ends and at the bends within it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -257,6 +257,21 @@ def test_bubble_and_memory_are_what_the_list_of_schedules_says(schedule: Schedul
     assert max(schedule.in_flight(*map(np.array, (m, pp, vpp, rank))) for rank in range(pp)) / vpp == pytest.approx(
         kept
     )
+
+
+@pytest.mark.parametrize("pp", [4, 8])
+@pytest.mark.parametrize("times", [(1.0, 2.0, 1.0), (1.0, 2.1, 0.95), (1.0, 2.0, 0.7), (1.0, 2.0, 1.2)])
+def test_more_memory_makes_zero_bubble_no_slower(pp: int, times: tuple[float, float, float]) -> None:
+    """ZB-H1 is an order that ZB-H2 has the memory for, whatever the number of micro-batches."""
+    for m in range(1, 3 * pp):
+        first, second = (
+            replace(
+                even(name, pp, m),
+                **{key: (time,) for key, time in zip(("forward_s", "backward_s", "weight_s"), times, strict=True)},
+            )
+            for name in ("zero_bubble", "zb_h2")
+        )
+        assert second.timeline().makespan_s <= first.timeline().makespan_s * (1 + EXACT)
 
 
 @pytest.mark.parametrize("schedule", ["zb_h2", "zb_v", "dualpipe_v"])
@@ -617,7 +632,8 @@ def test_weight_gradients_trail_where_it_is_declared(schedule: str) -> None:
             continue
         for rank, order in enumerate(instruction_orders(schedule, pp, rules.vpp or 2, m)):
             kinds = "".join(item.kind for item in order)
-            assert kinds.rpartition("B")[2] == "W" * min(rules.trails * rank + 1, m)
+            more = (rules.trails - 1) * min(rank, max(m - pp, 0))
+            assert kinds.rpartition("B")[2] == "W" * min(rank + more + 1, m)
             assert {item.chunk for item in order[kinds.rindex("B") :]} == {rank}
 
 
