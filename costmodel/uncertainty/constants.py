@@ -11,7 +11,7 @@ A calibration says their factors, how sure these are, and what they leave unexpl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -281,8 +281,10 @@ def with_constants(
     return cluster_with(cluster, values), assumptions_with(assumptions, values)
 
 
-def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> dict[str, float]:
-    """What a constant multiplies, by field (of the first group's device; of links by level), for reports.
+def stated_values(
+    name: str, cluster: Cluster, assumptions: MeshAssumptions, formats: Collection[str] | None = None
+) -> dict[str, float]:
+    """What a constant multiplies, by field (of the first group's device; of links by level), for reports; rates of some number formats.
 
     >>> from costmodel.hardware.cluster import DeviceGroup
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
@@ -309,6 +311,7 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
             for item in constant.fields
             if item in _RATES
             for name, rate in getattr(device, item).items()
+            if formats is None or name in formats
         }
         return rates or {item: getattr(device.efficiency, item) for item in constant.fields if item not in _RATES}
     return {item: getattr(device if hasattr(device, item) else assumptions, item) for item in constant.fields}

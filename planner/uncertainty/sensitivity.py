@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ def plan_sensitivity(
         [plan.summary for plan in plans],
         cluster,
         constants or resolved.mesh_assumptions,
+        {workload.precision.plain.name, workload.precision.compute},
     )
 
 
@@ -67,6 +68,7 @@ def sensitivity_of(
     summaries: Sequence[str],
     cluster: Cluster,
     assumptions: MeshAssumptions,
+    formats: Collection[str] | None = None,
 ) -> tuple[Sensitivity, ...]:
     """Every constant, those of which the smallest change is needed (in standard deviations) first; the first plan is the best now."""
     rows = []
@@ -77,7 +79,7 @@ def sensitivity_of(
             Sensitivity(
                 constant=name,
                 meaning=CONSTANTS[name].meaning,
-                now=tuple(stated_values(name, cluster, assumptions).items()),
+                now=tuple(stated_values(name, cluster, assumptions, formats).items()),
                 factor=factor,
                 winner=None if found is None else found.winner + 1,
                 winner_summary="" if found is None else summaries[found.winner],

@@ -331,12 +331,14 @@ class MixedPlanSpace(PlanSpace):
             costs = cost_plans(model.with_constants(cluster, assumptions), ranked)
             return np.asarray(costs.step_time_s * weight)
 
+        used = [model.precision_of(plan.plan.groups) for plan in plans]
         return sensitivity_of(
             times,
             knowledge_of(self.resolved.request, is_transformer=True, names=tuple(n for n in CONSTANTS if n in known)),
             [plan.summary for plan in plans],
             group_cluster(model.cluster, 0),
             model.assumptions,
+            {name for precision in used for name in (precision.plain.name, precision.compute)},
         )
 
     # -- one plan

@@ -127,6 +127,8 @@ def test_rates_that_a_device_states_stay_below_its_peak_or_what_was_measured_abo
     cluster = replace(CLUSTER, groups=(DeviceGroup(device=stated),))
     values = stated_values("matmul_rate", cluster, MeshAssumptions())
     assert values == {"fp32 best_flop_per_s": 1.1e13, "bf16 best_flop_per_s": 8e13, "bf16 sustained_flop_per_s": 7e13}
+    of_a_run = stated_values("matmul_rate", cluster, MeshAssumptions(), {"bf16"})
+    assert of_a_run == {"bf16 best_flop_per_s": 8e13, "bf16 sustained_flop_per_s": 7e13}
 
 
 def test_an_overlap_is_changed_by_its_exposed_share() -> None:
