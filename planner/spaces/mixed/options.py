@@ -80,7 +80,7 @@ def _outside_the_space(request: Request) -> list[str]:
         if field in _ABSENT or (field in _ALWAYS_ONE and not bounds.allows(1)):
             wrong[field] = _ABSENT.get(field) or _ALWAYS_ONE[field]
         elif field == "zero_stage" and not _zero_stages(fixed):
-            wrong[field] = "their replicas share nothing (0) or optimizer state (1)"
+            wrong[field] = "their replicas share nothing (0) or optimizer state (1), and --tp and --pp divide the weights"
     for field, names in fixed.names.items():
         if field in _ABSENT:
             wrong[field] = _ABSENT[field]
@@ -91,7 +91,11 @@ def _outside_the_space(request: Request) -> list[str]:
     offloads = [field for field, on in fixed.flags.items() if on and field.startswith("offload_")]
     wrong |= dict.fromkeys(offloads, "they keep everything on the devices")
     texts = {given_text(fixed, flag_of(field)): reason for field, reason in wrong.items()}
-    return [f"{text}: no plan over several groups of devices has that; {reason}" for text, reason in texts.items()]
+    return [
+        f"{text}: no plan over several groups of devices has that; {reason}. Leave it out, or name a cluster of one kind of device: its "
+        "plans may have it"
+        for text, reason in texts.items()
+    ]
 
 
 def _zero_stages(fixed: MeshRestriction) -> tuple[int, ...]:
