@@ -172,7 +172,7 @@ class Values:
     ) -> tuple[str, ...]:
         """Read one name or several (with commas), in the order of those allowed; a hyphen may stand for an underscore."""
         hyphens = {name.replace("_", "-"): name for name in allowed}
-        parts = value.split(",") if isinstance(value, str) else _several(label, value)
+        parts = listed(label, value) or [value]
         chosen = {self.choice(label, hyphens.get(str(part).strip().lower(), part), allowed, meant) for part in parts}
         return tuple(name for name in allowed if name in chosen)
 

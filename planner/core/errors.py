@@ -246,13 +246,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "; did you mean 'h100-sxm'?"
     >>> did_you_mean("h100", ["h100-pcie", "h100-sxm"])
     "; did you mean 'h100-pcie' or 'h100-sxm'?"
+    >>> did_you_mean("adam8", ["adam", "adam-8bit"])  # marks between words do not count
+    "; did you mean 'adam-8bit'?"
     """
     by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
     word = name.lower()[:200]
-    longer = sorted(candidate for candidate in by_lower if len(word) > 2 and candidate.startswith(word))
+    start = _plain(word)
+    longer = sorted(candidate for candidate in by_lower if len(word) > 2 and _plain(candidate).startswith(start))
     close = longer[:_MOST_MEANT] or _misspelt(word, list(by_lower))[:1]
     meant = " or ".join(f"'{by_lower[candidate]}'" for candidate in close)
     return f"; did you mean {meant}?" if close else ""
+
+
+def _plain(word: str) -> str:
+    return word.replace("-", "").replace("_", "")
 
 
 def _misspelt(word: str, known: Sequence[str]) -> list[str]:

@@ -398,12 +398,13 @@ def _allowed_values(bounds: Bounds) -> Sequence[int]:
 
 
 def too_many_gpus(least: Mapping[str, int], most: int) -> list[str]:
-    """Say that degrees multiply to more GPUs than there are.
+    """Say that degrees multiply to more GPUs than there are; ranks of experts are those of a stage, too.
 
-    >>> too_many_gpus({"tp": 8, "pp": 4}, 16)
-    ['tp 8 x pp 4 = 32 is more than --gpus 16']
+    >>> too_many_gpus({"tp": 8, "pp": 4}, 16), too_many_gpus({"ep": 8, "tp": 2}, 4)
+    (['tp 8 x pp 4 = 32 is more than --gpus 16'], ['ep 8 is more than --gpus 4'])
     """
-    gpus, words = multiplied(least, ("tp", "cp", "pp", *data_fields(least)))
+    ways = (("tp", "cp", "pp", *data_fields(least)), ("ep", "etp", "pp"))
+    gpus, words = max((multiplied(least, way) for way in ways), key=lambda found: found[0])
     return [f"{words} is more than --gpus {most}"] if gpus > most else []
 
 

@@ -80,7 +80,9 @@ def _outside_the_space(request: Request) -> list[str]:
         if field in _ABSENT or (field in _ALWAYS_ONE and not bounds.allows(1)):
             wrong[field] = _ABSENT.get(field) or _ALWAYS_ONE[field]
         elif field == "zero_stage" and not _zero_stages(fixed):
-            wrong[field] = "their replicas share nothing (0) or optimizer state (1), and --tp and --pp divide the weights"
+            wrong[field] = (
+                "their replicas share nothing (0) or optimizer state (1), and --tp and --pp divide the weights"
+            )
     for field, names in fixed.names.items():
         if field in _ABSENT:
             wrong[field] = _ABSENT[field]
