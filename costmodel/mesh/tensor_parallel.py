@@ -585,8 +585,12 @@ def expert_load(params: MixtureParams, ep: IntArray, assumptions: MeshAssumption
         return np.ones(len(ep))
     if assumptions.is_padded:
         return np.full(len(ep), assumptions.expert_capacity)
-    spread = assumptions.expert_spread * (_BIASED_SPREAD if params.is_balanced_by_bias else 1.0)
-    return fullest_rank(params, ep, spread, assumptions.expert_capacity)
+    return fullest_rank(params, ep, expert_spread(params, assumptions), assumptions.expert_capacity)
+
+
+def expert_spread(params: MixtureParams, assumptions: MeshAssumptions) -> float:
+    """Standard deviation of the loads of experts over their mean."""
+    return assumptions.expert_spread * (_BIASED_SPREAD if params.is_balanced_by_bias else 1.0)
 
 
 def shard_of(

@@ -88,6 +88,7 @@ _MATTER = (
     "keys and values",
     "optimizer",
     "adapters",
+    "loads of experts",
     "memory per GPU",
     "calibration",
     "collective",

@@ -21,7 +21,7 @@ from costmodel.mesh.model import MeshModel, plans_computing_s
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, broken_rules
-from costmodel.mesh.tensor_parallel import expert_load
+from costmodel.mesh.tensor_parallel import expert_load, expert_spread
 from costmodel.network.graph import Graph
 from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
@@ -380,20 +380,22 @@ class MeshPlanSpace(PlanSpace):
         return self.constants
 
     def expert_loads(self, plan: MeshPlan) -> tuple[Assumption, ...]:
-        """How much more than the mean the rank computes whose experts get most tokens; nothing where all get as many."""
+        """How uneven the loads of experts are, and what the fullest rank computes; nothing where all get equally many."""
         layers = self.resolved.workload.graph.layers
         mixtures = dict.fromkeys(layer.params for layer in layers if layer.kind == "moe")
-        ep = np.array([plan.ep])
-        loads = [p.capacity_factor * float(expert_load(p, ep, self.constants)[0]) for p in mixtures]
-        if max(loads, default=1.0) == 1.0:
-            return ()
         is_stated = any(params.capacity_factor != 1.0 for params in mixtures)
-        source = "model file" if is_stated else "--assume expert_spread=0 where all experts get equally many"
-        return (
-            Assumption(
-                name="tokens of the fullest rank of experts", value=f"{max(loads):.3g} x the mean", source=source
-            ),
-        )
+        spread = max((expert_spread(params, self.constants) for params in mixtures), default=0.0)
+        if not spread and not is_stated:
+            return ()
+        ep = np.array([plan.ep])
+        load = max(p.capacity_factor * float(expert_load(p, ep, self.constants)[0]) for p in mixtures)
+        fullest = f"the fullest rank of ep {plan.ep} has {load:.3g} x the mean"
+        if is_stated:
+            return (Assumption(name="loads of experts", value=fullest, source="model file"),)
+        trained = "0.3: a trained router, " if spread == self.constants.expert_spread else ""  # not balanced by a bias
+        known = f"spread {spread:g} (--assume expert_spread={trained}0: forced balance)"
+        value = ", ".join([known, *[fullest] * (plan.ep > 1)])
+        return (Assumption(name="loads of experts", value=value, source=self.source_of("expert_spread")),)
 
     def host_memory(self) -> Assumption:
         """How much the host of a node holds."""

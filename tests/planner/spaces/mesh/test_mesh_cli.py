@@ -446,3 +446,16 @@ def test_nothing_is_written_when_nothing_fits(fails: Any, tmp_path: Path) -> Non
 def test_degrees_say_how_many_gpus_there_are(answer: Any, degrees: str, gpus: int) -> None:
     found = json.loads(answer("estimate", "llama3-8b", *degrees.split(), "--json", "--quiet"))
     assert found["plans"][0]["workers"] == found["gpus"] == gpus
+
+
+def test_answers_say_how_uneven_experts_are_taken_to_be(document: Any) -> None:
+    """Whatever the plan; what is assumed in vain is said, too."""
+    question = "estimate mixtral-8x7b --gpus 64 --pp 4 --vpp 2"
+    alone = document(question)
+    (loads,) = (a for a in alone["assumptions"] if a["name"] == "loads of experts")
+    assert loads["value"] == "spread 1 (--assume expert_spread=0.3: a trained router, 0: forced balance)"
+    shared = document(f"{question} --ep 8 --schedule combined_1f1b --assume ep_overlap=0.5 --assume expert_spread=0.3")
+    (loads,) = (a for a in shared["assumptions"] if a["name"] == "loads of experts")
+    assert "the fullest rank of ep 8 has 1.43 x the mean" in loads["value"]
+    vain = [note for note in shared["note_codes"] if note["code"] == "assumption_without_effect"]
+    assert [note["values"]["assumption"] for note in vain] == ["ep_overlap"]
