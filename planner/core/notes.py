@@ -52,10 +52,12 @@ SENTENCES: Mapping[str, str] = {
         "the plan keeps up to {host_bytes:bytes} per GPU on its host, and cluster '{cluster}' does not describe its hosts: that much room "
         "is taken for granted ('host: {{devices: 8, memory: 2 TB}}' in a cluster file states it; --offload none does without)"
     ),
-    "domains_in_part": "uses {used} of the {size} GPUs of {domains} {domain} domains; {idle} GPUs of them stay idle",
+    "domains_in_part": (
+        "uses {used} of the {size} GPUs of {domains} {domain} domains; whole nodes with the other {idle} GPUs are left to other jobs"
+    ),
+    "nodes_in_part": "uses {used} of the {size} GPUs of {domains} nodes; the other {idle} GPUs stay idle unless nodes are shared by jobs",
     "more_domains": (
-        "{domains} {domain} domains, where full ones would be {least}; --domain-gpus {size} keeps to {least}, and so does a "
-        "cluster file with a size of the level outside {domain}"
+        "this plan needs {domains} {domain} domains; full ones would be {least}. Use --domain-gpus {size} if you have only {least}"
     ),
     "groups_straddle": (
         "{traffic}: some groups of {group} ranks lie in {touched} {domain} domains, with as few as {fewest} ranks in one"

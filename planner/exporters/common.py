@@ -23,7 +23,7 @@ __all__ = [
 
 DOCUMENTS = "by hand: your data and the attention mask"
 SPLITS = "-: the trainer splits every block alike"
-SEGMENT = "--segment in train.slurm; ranks.csv"
+SEGMENT = "--segment or --gpus-per-node in train.slurm; ranks.csv"
 
 
 def header(origin: Origin, account: Account, program: str) -> list[str]:
@@ -51,7 +51,13 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
 
 def account_basics(job: Job, account: Account) -> None:
     """Where the processes start, of equal numbers on all nodes (a rule of every trainer), and algorithms that no target chooses."""
-    account.written["placement"] = f"{job.nodes.count} x {job.nodes.per_node} processes"
+    nodes = job.nodes
+    account.written["placement"] = f"{nodes.count} x {nodes.per_node} processes"
+    if nodes.has_neighbours and not nodes.segment:
+        account.left_to_user(
+            "domain_gpus",
+            f"{nodes.layout}, each set in {nodes.domain}: Slurm cannot ask for that; train.slurm warns of another layout",
+        )
     if job.doc_lengths is not None:
         account.left_to_user(
             "doc_lengths", f"documents {job.doc_lengths} packed into samples, and attention that reads each for itself"

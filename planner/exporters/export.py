@@ -89,7 +89,7 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
     if problems:
         raise UsageError("\n".join(f"{exporter.TITLE} cannot run this plan: {problem}" for problem in problems))
     files = exporter.render(job, account, chosen)
-    if isinstance(job, Job) and job.nodes.segment:
+    if isinstance(job, Job) and job.nodes.count > 1:
         files = {**files, RANKS: ranks_table(job)}
     account.fill(exporter.FIELDS, job.in_effect)
     if strict and account.cannot:
@@ -103,19 +103,18 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
 
 
 def ranks_table(job: Job) -> str:
-    """Where every rank lies and what it does: domain, node (counted over the whole job), GPU of the node, place in the mesh."""
+    """Where every rank lies and what it does: domain (the node, where none holds several), node of the job, its GPU, place in the mesh."""
     plan, nodes = job.plan, job.nodes
+    of_domain = max(nodes.of_domain, 1)
     sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
     rows = [",".join(("rank", "domain", "node", "gpu", *sizes))]
     for rank in range(plan.workers):
-        domain, inside = divmod(rank, nodes.domain_gpus)
+        domain, inside = divmod(rank, of_domain * nodes.per_node)
         place, left = {}, rank
         for name in plan.order.split("-"):  # neighbours first
             left, place[name] = divmod(left, sizes[name])
         node, gpu = divmod(inside, nodes.per_node)
-        rows.append(
-            ",".join(map(str, (rank, domain, domain * nodes.of_domain + node, gpu, *(place[n] for n in sizes))))
-        )
+        rows.append(",".join(map(str, (rank, domain, domain * of_domain + node, gpu, *(place[n] for n in sizes)))))
     return "\n".join(rows) + "\n"
 
 

@@ -67,6 +67,8 @@ class Nodes:
     16
     >>> Nodes(workers=32, capacity=4, domain_gpus=72).segment  # all 8 of one domain
     8
+    >>> Nodes(workers=512, capacity=4, domain_gpus=72).layout  # and no segment: it would have to divide the 128 nodes
+    '7 x 18 + 2 nodes'
     """
 
     workers: int
@@ -88,13 +90,24 @@ class Nodes:
 
     @property
     def segment(self) -> int:
-        """Nodes that must lie in one domain each time, and divide all (Slurm's --segment); 0 where no domain holds several."""
-        return math.gcd(self.count, min(self.of_domain, self.count)) if min(self.of_domain, self.count) > 1 else 0
+        """Nodes that must lie in one domain each time (Slurm's --segment); 0 where they do not divide all, as Slurm wants, or none must."""
+        return self.of_domain if self.has_neighbours and self.count % self.of_domain == 0 else 0
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether several nodes must lie in one domain."""
+        return self.of_domain > 1
 
     @property
     def of_domain(self) -> int:
         """Nodes of a domain that are used; the last domain may have fewer. 0 where no domain holds several nodes."""
-        return self.domain_gpus // self.per_node
+        return min(self.domain_gpus // self.per_node, self.count)
+
+    @property
+    def layout(self) -> str:
+        """The nodes of all domains, where one holds several: "8 x 16 nodes"."""
+        full, rest = divmod(self.count, self.of_domain)
+        return f"{full} x {self.of_domain}{f' + {rest}' if rest else ''} nodes"
 
     @property
     def is_even(self) -> bool:

@@ -103,7 +103,7 @@ def node_ranks(nodes: Nodes) -> list[str]:
         "fi",
     ]
     return [
-        *(by_domain if nodes.segment else []),
+        *(by_domain if nodes.has_neighbours else []),
         "# On every node: its number, counted from 0 in the order of the network, and the address of node 0.",
         'node_rank="${NODE_RANK:-${SLURM_NODEID:?set NODE_RANK to the number of this node}}"',
         'master_addr="${MASTER_ADDR:?set MASTER_ADDR to the address of node 0}"',
@@ -154,7 +154,7 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         f'  echo "no {script} in $folder: submit from its folder, or set PLAN_FOLDER" >&2',
         "  exit 2",
         "fi",
-        *(_by_domain(nodes) if nodes.segment else _FIRST_NODE),
+        *(_by_domain(nodes) if nodes.has_neighbours else _FIRST_NODE),
         "export MASTER_ADDR",
         'export MASTER_PORT="${MASTER_PORT:-29500}"',
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
@@ -194,13 +194,19 @@ def _by_domain(nodes: Nodes) -> list[str]:
 
 def _nearness(nodes: Nodes) -> list[str]:
     """Which nodes must be near each other."""
-    if not nodes.segment:
+    if not nodes.has_neighbours:
         return ["Ranks follow the order of the nodes in the allocation: ask for nodes that are near each other."]
-    every = f"Every {nodes.segment} nodes in rank order lie in {nodes.domain}: the prediction is for {nodes.domain_gpus} GPUs of each."
+    if nodes.of_domain == nodes.count:
+        lies = f"All {nodes.count} nodes lie in {nodes.domain}: the prediction is for that."
+    else:
+        lies = f"The prediction is for {nodes.layout}, each set in {nodes.domain}."
+    if not nodes.segment:
+        return [
+            lies,
+            f"Slurm cannot ask for that: --segment must divide the {nodes.count} nodes. Choose them by --nodelist, say.",
+        ]
     return [
-        every
-        if nodes.segment < nodes.count
-        else f"All {nodes.count} nodes lie in {nodes.domain}: the prediction is for that.",
+        lies,
         "--segment asks for that. It counts where Slurm knows the domains (topology/block); an older Slurm refuses the line: delete it.",
     ]
 

@@ -92,14 +92,15 @@ def _idle_assumptions(space: MeshPlanSpace, plan: MeshPlan) -> list[Note]:
 
 
 def _domain_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
-    """Say how much of a domain that holds several nodes is used, and which groups lie across its end."""
+    """Say how much of a domain is used, and which groups lie across its end."""
     plan, cluster, size = ranked.plan, space.resolved.cluster, space.resolved.cluster.domain_size
     if size is None or plan.workers <= 1:
         return []
     used, domains, notes = ranked["gpus_per_domain"], ranked["domains"], []
     what = {"domain": cluster.levels[cluster.domain_level or 0].name, "size": size, "domains": domains}
-    if cluster.has_shares and domains > 1 and used < size:
-        notes.append(Note("domains_in_part", used=used, idle=domains * size - plan.workers, **what))
+    if domains > 1 and used < size:
+        code = "domains_in_part" if cluster.has_shares else "nodes_in_part"
+        notes.append(Note(code, used=used, idle=domains * size - plan.workers, **what))
         least = -(-plan.workers // size)
         if domains > least:
             notes.append(Note("more_domains", least=least, **what))

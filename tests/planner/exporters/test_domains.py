@@ -113,6 +113,23 @@ def test_nodes_of_one_domain_are_asked_for_together() -> None:
         assert f"All {asked} nodes lie in an nvlink domain" in files["train.slurm"]
         assert {row["domain"] for row in csv.DictReader(files["ranks.csv"].splitlines())} == {"0"}
     one = make_export(job(dataclasses.replace(PLAN, tp=1, pp=1, num_micro_batches=32)), "megatron").files
-    assert "ranks.csv" not in one
     assert "--segment" not in one["train.slurm"]
     assert "#SBATCH --segment=3" in make_export(job(), "megatron").files["train.slurm"]
+
+
+def test_a_placement_that_slurm_cannot_ask_for_is_said() -> None:
+    """Its --segment must divide all nodes: 3 x 3 + 2 of 11."""
+    plan = dataclasses.replace(PLAN, dp_shard=11, pp=1, num_micro_batches=2)
+    export = make_export(job(plan), "megatron")
+    assert "--segment=" not in export.files["train.slurm"]
+    assert "3 x 3 + 2 nodes, each set in an nvlink domain" in export.files["train.slurm"]
+    assert "PLAN_NODES" in export.files["train.slurm"]  # still numbered rack by rack
+    assert export.account.by_hand["domain_gpus"].startswith("3 x 3 + 2 nodes")
+
+
+def test_jobs_on_nodes_have_a_table_of_ranks_too() -> None:
+    nodes = Nodes(workers=48, capacity=8)
+    files = make_export(dataclasses.replace(job(), nodes=nodes), "torchtitan").files
+    table = list(csv.DictReader(files["ranks.csv"].splitlines()))
+    assert all(row["domain"] == row["node"] == str(int(row["rank"]) // 8) for row in table)
+    assert "ranks.csv" not in make_export(job(dataclasses.replace(PLAN, tp=1, dp_shard=1, pp=1)), "megatron").files

@@ -36,6 +36,7 @@ def test_a_plan_file_becomes_a_folder(tmp_path: Path, said: Any) -> None:
     assert {Path(row["file"]).name for row in document["files"]} == {
         "train.sh",
         "train.slurm",
+        "ranks.csv",
         "README.md",
         "export.json",
     }

@@ -44,6 +44,15 @@ def test_more_racks_than_needed_are_said() -> None:
     assert codes(found)["more_domains"] == {"domain": "nvlink", "size": 72, "domains": 9, "least": 8}
 
 
+def test_nodes_used_in_part_are_said() -> None:
+    question = {"cluster": "dgx-h100", "gpus": 16, "batch": 64, "zero": 3}
+    found = codes(planner.estimate("llama3-8b", **question, domain_gpus=4))
+    what = {"domain": "nvlink", "size": 8, "domains": 4}
+    assert found["nodes_in_part"] == {**what, "used": 4, "idle": 16}
+    assert found["more_domains"] == {**what, "least": 2}
+    assert not {"nodes_in_part", "more_domains"} & set(codes(planner.estimate("llama3-8b", **question)))
+
+
 def test_tensor_parallel_ranks_across_two_nodes_are_said() -> None:
     found = planner.estimate("gpt3-175b", cluster="dgx-h100", gpus=96, batch=96, tp=6, pp=16)
     said = codes(found)["groups_straddle"]
