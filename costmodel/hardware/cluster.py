@@ -630,13 +630,14 @@ def link_rows(cluster: Cluster, found: Iterable[tuple[str, GroupSpan, int, float
         if place is not None:
             lies = (where.units_inside, where.fewest_inside, where.most_inside)
             domains, fewest, most = (int(value[place + 1]) for value in lies)
+        shares = (where.most_bytes_per_s / where.most_inside, where.fewest_bytes_per_s / where.fewest_inside)
         rows.append(
             LinkRow(
                 traffic=traffic,
                 group=size,
                 stride=stride,
                 level=cluster.levels[at].name,
-                bytes_per_s=float(where.single_bytes_per_s[at]),
+                bytes_per_s=min(float(share[at]) for share in shares),
                 waiting_s=waiting_s,
                 domains=domains,
                 fewest_ranks=fewest,

@@ -57,7 +57,18 @@ _ALIKE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 class DeviceError(ValueError):
-    """A device cannot do what is asked of it, or its description contradicts itself."""
+    """A device cannot do what is asked of it, or its description contradicts itself.
+
+    Parameters
+    ----------
+    message : str
+    at : str, optional
+        Rates that the message is about: ``best``.
+    """
+
+    def __init__(self, message: str, at: str = "") -> None:
+        super().__init__(message)
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,19 +199,27 @@ class Device:
         for kind, rates in (("best", self.best_flop_per_s), ("sustained", self.sustained_flop_per_s)):
             for name in rates:
                 if name not in self.peak_flop_per_s:
-                    raise DeviceError(f"device '{self.name}': {kind}.{name}: the device states no {name} peak")
+                    raise DeviceError(f"device '{self.name}': {kind}.{name}: the device states no {name} peak", at=kind)
         for name, rate in self.best_flop_per_s.items():
             if not 0.0 < rate <= _MOST_OVER_PEAK * self.peak_flop_per_s[name]:
                 raise DeviceError(
                     f"device '{self.name}': best.{name} is {rate / 1e12:.4g} TFLOP/s, expected a rate above 0 and up to "
-                    f"{_MOST_OVER_PEAK:g} times its peak of {self.peak_flop_per_s[name] / 1e12:.4g} TFLOP/s"
+                    f"{_MOST_OVER_PEAK:g} times its peak of {self.peak_flop_per_s[name] / 1e12:.4g} TFLOP/s",
+                    at="best",
                 )
         for name, rate in self.sustained_flop_per_s.items():
+            is_stated, peak = name in self.best_flop_per_s, self.peak_flop_per_s[name]
+            most, of = (
+                (self.best(name), f"best.{name}")
+                if is_stated
+                else (_MOST_OVER_PEAK * peak, f"{_MOST_OVER_PEAK:g} times its peak")
+            )
             # Rounding apart: factors of a calibration multiply both.
-            if not 0.0 < rate <= (1.0 + ROUNDING) * self.best(name):
+            if not 0.0 < rate <= (1.0 + ROUNDING) * most:
                 raise DeviceError(
                     f"device '{self.name}': sustained.{name} is {rate / 1e12:.4g} TFLOP/s, expected a rate above 0 and up to "
-                    f"best.{name} ({self.best(name) / 1e12:.4g} TFLOP/s)"
+                    f"{of} ({most / 1e12:.4g} TFLOP/s)",
+                    at="sustained",
                 )
 
     @property
@@ -279,7 +298,7 @@ class Device:
         """Rate that a large matrix product of the best shape reaches at full clocks, in FLOP/s.
 
         Where nobody measured the format, it reaches the share of its peak that the format most alike reaches of its own; vector units
-        that of matrix units, but not the other way round. Without any, `Efficiency.matmul_fraction`.
+        that of matrix units, but not the other way round. Without any, `Efficiency.matmul_fraction`. What it sustains it reaches.
 
         Raises
         ------
@@ -298,12 +317,13 @@ class Device:
         stated = self.best_flop_per_s.get(number_format)
         if stated is not None:
             return stated
-        peak = self.peak(number_format)
         if self.has_matrix_units(number_format):
-            return peak * self._share_of_alike(
+            share = self._share_of_alike(
                 number_format, self.best_flop_per_s, self.peak, self.efficiency.matmul_fraction
             )
-        return peak * self.lane_share(self.halves(number_format))
+        else:
+            share = self.lane_share(self.halves(number_format))
+        return max(self.peak(number_format) * share, self.sustained_flop_per_s.get(number_format, 0.0))
 
     def lane_share(self, wide: float = 1.0) -> float:
         """Share of the peak of vector units that a large product reaches whose lanes multiply so many numbers at once.

@@ -354,7 +354,7 @@ class PipelineMemory:
     again_bytes: FloatArray  # (c, 1) a block run again, and the gradient under way
     gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
     gradient_bytes: FloatArray  # (c, 1) gradients of a module before they are scattered
-    buffer_bytes: FloatArray  # (c, 1)
+    buffer_bytes: FloatArray  # (c, Q)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
     embedding_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
     blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
@@ -421,12 +421,16 @@ class PipelineMemory:
             "gathered_bytes": _GATHERED_BLOCKS * np.max(held[0] + held[1], axis=1)[row][:, None],
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
-            "buffer_bytes": _buffers(assumptions, table, row, batch, is_block, is_training=workload.training)[:, None],
             "tensors": weigh(modules, table.tensors, row),
             "embedding_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
             "host_share_bytes": _host_share_bytes(host, batch)[:, None],
         }
+        gradients = assumptions.gradient_width(precision) * (common["dense_trainable"] + common["expert_trainable"])
+        buffers = _buffers(table, row, batch, is_block, is_training=workload.training)[:, None]
+        common["buffer_bytes"] = buffers + np.where(
+            (batch.dp * batch.cp > 1)[:, None], np.minimum(2.0 * assumptions.bucket_bytes, gradients), 0.0
+        )
         exists = layouts.rank_first >= 0
         return [
             cls(workload=workload, assumptions=assumptions, exists=exists, **common, **saved.under(one))
@@ -581,7 +585,6 @@ def _without_room(state: FloatArray, activations: FloatArray, room: FloatArray) 
 
 
 def _buffers(
-    assumptions: MeshAssumptions,
     table: ModuleTable,
     row: IntArray,
     batch: MeshBatch,
@@ -589,14 +592,13 @@ def _buffers(
     *,
     is_training: bool,
 ) -> FloatArray:
-    """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
+    """Communication buffers beside gradient buckets: gathered positions, inputs and outputs of stages, tokens for experts. (c,)."""
     entering = np.max(np.where(is_block, table.entering_bytes, 0.0), axis=1)[row]
     # Whole tensors: the gathered input of a matrix, the partial sums that it leaves, and the gradient of one of them.
     gathered = np.where((batch.sequence_parallel > 0) & (batch.tp > 1), 3.0 * entering * batch.tp, 0.0)
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
-    buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
     tokens = np.where(batch.ep > 1, np.max(2.0 * table.dispatch_bytes + table.uneven_bytes, axis=1)[row], 0.0)
-    return np.asarray(gathered + between + buckets + tokens + _of_other_positions(table, row, batch, is_training))
+    return np.asarray(gathered + between + tokens + _of_other_positions(table, row, batch, is_training))
 
 
 def _of_other_positions(table: ModuleTable, row: IntArray, batch: MeshBatch, is_training: bool) -> FloatArray | float:

@@ -283,9 +283,14 @@ def network_level(
         Fact(key="efficiency", text=number_text(efficiency), source=like, is_known=False, is_mapping=True),
     ]
     if not is_remote_memory:
-        facts.append(
-            Fact(key="transport", text="tcp", source="no RDMA adapter", is_known=bool(adapters), is_mapping=True)
+        how_many = (
+            "NCCL opens one for each of at least two channels, of 16 to 20 Gb/s by one core (NVIDIA/nccl issue 450)"
         )
+        facts += [
+            Fact(key="transport", text="tcp", source="no RDMA adapter", is_known=bool(adapters), is_mapping=True),
+            Fact(key="connections", text="2", source=how_many, is_known=False, is_mapping=True),
+            Fact(key="connection_bandwidth", text="16 Gb/s", source=how_many, is_known=False),
+        ]
     return FoundLevel(name=kind, size=nodes, facts=tuple(facts), source=how)
 
 

@@ -37,8 +37,9 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
     measured_s = _measured_s(row, operation, message, ranks)
     lane = span(machine.cluster, ranks, 1)
     cluster = machine.cluster
-    if row.flag("in_network"):  # switches sum on every level: what a row called SHARP says
-        levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
+    sums = row.flag("in_network")
+    if sums is not None:  # on every level, or on none
+        levels = tuple(replace(level, in_network=(level.in_network or 1.0) * sums) for level in cluster.levels)
         cluster = replace(cluster, levels=levels)
     cluster = preset.cluster(cluster)
     predicted_s = _library_s(

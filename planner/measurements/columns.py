@@ -439,7 +439,7 @@ _ALL = (
         "bytes",
         "of a message as nccl-tests counts it (all_gather: gathered); of a copy: read, and written again",
     ),
-    _flag("in_network", "switches add up (SHARP)"),
+    _flag("in_network", "switches add up (SHARP)", "as those of the cluster"),
     _count("tokens_per_rank", "tokens that a rank sends to experts"),
     _count("sms", "multiprocessors that the exchange of tokens may use", "as many as engines give it"),
     _number_of("dispatch_us", "us", "tokens on their way to their experts, waiting for sizes left out"),

@@ -85,7 +85,7 @@ else:
         ),
         connections=key(
             int | None,
-            "TCP connections that carry what a port sends; as many as needed unless stated",
+            "TCP connections that carry what a port sends; as many as needed unless stated, where host.link is",
             default=None,
             strict=True,
             ge=1,
@@ -249,9 +249,10 @@ class ClusterFile(FileModel):
             fail(f"level '{level.name}': {stated[0]} is about transport tcp, not {level.transport}", at=at)
         if len(stated) == 1:
             fail(f"level '{level.name}' states {stated[0]}; state both connections and connection_bandwidth", at=at)
-        if level.transport == "host" and (self.host is None or self.host.link is None):
+        if level.transport != "direct" and not stated and (self.host is None or self.host.link is None):
+            also = ", or connections and connection_bandwidth" if level.transport == "tcp" else ""
             fail(
-                f"level '{level.name}': transport host copies over the links of the host; state them in host.link",
+                f"level '{level.name}': transport {level.transport} copies over the links of the host; state them in host.link{also}",
                 at=at,
             )
 

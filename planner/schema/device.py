@@ -138,7 +138,7 @@ class DeviceFile(FileModel):
         try:
             self.to_domain()
         except DeviceError as error:
-            fail(str(error))
+            fail(str(error), at=error.at)
         return self
 
     def to_domain(self) -> Device:

@@ -7,7 +7,9 @@ import pytest
 from benchmarks.datasets.reading import Row
 from costmodel.kernels.roofline import kernel_time_s
 from planner.files.loading import load_cluster, load_device
+from planner.measurements import collective_rows
 from planner.measurements.outcomes import DEFAULT, PALEO, Outcome
+from planner.measurements.tables import Row as TableRow
 from tests.benchmarks.datasets.published_rows import (
     BACKWARD,
     COLLECTIVES,
@@ -356,6 +358,25 @@ def test_switches_that_sum_by_hand() -> None:
     expected = 8.4e-6 + (8e-6**0.5 + (2**30 / (0.61 * 450e9)) ** 0.5) ** 2
     assert found.comparisons[0].predicted_s == pytest.approx(expected, rel=1e-6)
     assert found.comparisons[0].predicted_s == pytest.approx(found.comparisons[0].measured_s, rel=0.1)
+
+
+def test_a_row_says_whether_switches_sum() -> None:
+    """NVLink SHARP reaches 470 GB/s; without it a ring has 0.82 of 450."""
+    stated = {
+        "collective": "all_reduce",
+        "device": "h100-sxm",
+        "nodes": 1,
+        "ranks": 8,
+        "bytes": 2**33,
+        "busbw_GBps": 370,
+    }
+    cells = {name: str(value) for name, value in stated.items()}
+    usual, yes, no = (
+        seconds(collective_rows.outcome_of(TableRow(line=2, cells=cells | more), DEFAULT))
+        for more in ({}, {"in_network": "yes"}, {"in_network": "no"})
+    )
+    assert usual == yes
+    assert 2**33 * 1.75 / no == pytest.approx(0.82 * 450e9, rel=0.04)
 
 
 def test_a_custom_all_reduce_by_hand() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,6 +201,15 @@ def test_a_group_uses_the_outermost_level_that_it_spans(group: int, stride: int,
     (row,) = link_rows(CLUSTER, [("tensor parallel", span(CLUSTER, group, stride), stride, 0.0)])
     assert row.level == CLUSTER.levels[0 if is_inside else 1].name
     assert row.bytes_per_s == pytest.approx(300e9 if is_inside else 25e9)
+
+
+@pytest.mark.parametrize(("group", "stride"), [(16, 1), (4, 4), (8, 2)])
+def test_ranks_share_a_port_where_all_of_them_use_it(group: int, stride: int) -> None:
+    """Four devices behind one port: a quarter of it each, however many ranks of the group lie in a node."""
+    port = replace(CLUSTER.levels[1], bandwidth_bytes_per_s=2e9, shared_by=4, efficiency=0.8)
+    cluster = replace(CLUSTER, levels=(CLUSTER.levels[0], port))
+    (row,) = link_rows(cluster, [("data parallel", span(cluster, group, stride, 16), stride, 0.0)])
+    assert row.bytes_per_s == pytest.approx(1.6e9)
 
 
 def test_tensor_ranks_stay_in_the_node_and_copies_do_not() -> None:

@@ -95,9 +95,12 @@ def test_what_is_sustained_is_no_more_than_the_best() -> None:
         Device(**(GOOD | peaks | {"sustained_flop_per_s": {"bf16": 36e12}}))
     with pytest.raises(DeviceError, match=r"sustained\.nvfp4: the device states no nvfp4 peak"):
         Device(**(GOOD | peaks | {"sustained_flop_per_s": {"nvfp4": 36e12}}))
-    # Of the default of 0.8 of the peak where no best rate is stated.
-    with pytest.raises(DeviceError, match=r"best.bf16 \(32 TFLOP/s\)"):
-        Device(**(GOOD | peaks | {"best_flop_per_s": {}, "sustained_flop_per_s": {"bf16": 33e12}}))
+    # It is reached, whatever share of the peak is assumed where no best rate is stated.
+    for sustained, best in ((33e12, 33e12), (31e12, 32e12)):
+        found = Device(**(GOOD | peaks | {"best_flop_per_s": {}, "sustained_flop_per_s": {"bf16": sustained}}))
+        assert (found.best("bf16"), found.sustained("bf16")) == (best, sustained)
+    with pytest.raises(DeviceError, match=r"1.15 times its peak \(46 TFLOP/s\)"):
+        Device(**(GOOD | peaks | {"best_flop_per_s": {}, "sustained_flop_per_s": {"bf16": 47e12}}))
 
 
 PEAKS = {"fp32": 10e12, "tf32": 50e12, "fp16": 100e12, "bf16": 100e12, "fp8": 200e12, "nvfp4": 400e12}

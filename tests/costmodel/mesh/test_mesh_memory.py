@@ -77,7 +77,7 @@ def test_a_fused_attention_keeps_no_scores() -> None:
     assert _block_bytes(T1, fused=True, dropout=False) == pytest.approx(32 * SBH + 4 * A * S * B, rel=1e-12)
 
 
-BUCKET = 1e6
+BUCKET = 5e4
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,13 @@ def test_communication_buffers_by_hand(plan: MeshPlan, blocks: float, other: flo
     model = make.model_of(graph, 2 * B * plan.dp, make.ideal_cluster(), assumptions)
     costs = model.evaluate_plans([replace(plan, micro_batch=B, num_micro_batches=2)])
     assert costs.buffer_bytes[0] == pytest.approx(2 * SBH * blocks + other, rel=1e-12)
+
+
+def test_buckets_hold_no_more_than_all_gradients() -> None:
+    graph, assumptions = make.gpt(blocks=2, features=H, heads=A, positions=S), replace(make.BARE, bucket_bytes=1e12)
+    model = make.model_of(graph, 2 * B, make.ideal_cluster(), assumptions)
+    costs = model.evaluate_plans([MeshPlan(dp_replicate=2, micro_batch=B)])
+    assert costs.buffer_bytes[0] == pytest.approx(costs.gradient_bytes[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
