@@ -683,6 +683,18 @@ class _OnePlan(_Nodes, _Hardware, _Device, _Load, _Length, _Network, _Mode, _Ser
     """A question about plans on one cluster at one batch."""
 
 
+class _First(TypedDict, total=False):
+    fastest: Annotated[
+        bool,
+        Option(
+            "--fastest",
+            None,
+            "Name the fastest plan first. Default: the simplest of those within 1 % of it.",
+            panel=SEARCH,
+        ),
+    ]
+
+
 class EstimateOptions(_OnePlan, total=False):
     """Keywords of `planner.estimate`."""
 
@@ -697,7 +709,7 @@ class EstimateOptions(_OnePlan, total=False):
     ]
 
 
-class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=False):
+class ExplainOptions(EstimateOptions, _First, _Objective, _TimeLimit, _Solver, total=False):
     """Keywords of `planner.explain`."""
 
     sensitivity: Annotated[
@@ -715,7 +727,7 @@ class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=Fal
 _USUAL = ("gpus", "nodes", "cluster", "device", "batch", "seq", "framework", "precision", "optimizer", "objective")
 
 
-class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
+class OptimizeOptions(_OnePlan, _First, _Objective, _Proof, _Solver, total=False):
     """Keywords of `planner.optimize`."""
 
     gpus: Annotated[

@@ -225,4 +225,5 @@ def _found(answer: Answer) -> SearchResult:
 
     plans = tuple(plan(ranked) for ranked in answer.plans)
     best = plans[0] if answer.refined is None else plan(answer.refined)
-    return SearchResult(plans=plans, best=best, raw=answer)
+    fastest = best if answer.fastest is None else plan(answer.fastest)
+    return SearchResult(plans=plans, best=best, fastest=fastest, raw=answer)

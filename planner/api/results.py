@@ -30,6 +30,8 @@ class SearchResult(Written):
         Best first.
     best : Plan
         What to run: the first, or a refinement of it with stages or splits of its own.
+    fastest : Plan
+        The best for the objective: another than the first where that is simpler and within 1 % of it.
     raw : planner.core.answer.Answer
         The planner's own record of the answer.
 
@@ -43,6 +45,7 @@ class SearchResult(Written):
 
     plans: tuple[Plan, ...]
     best: Plan
+    fastest: Plan
     raw: core.Answer
 
     space = Reads[str]("best.space", "``layers``, ``mesh``, ``mixed`` or ``serving``.")

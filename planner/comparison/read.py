@@ -102,6 +102,7 @@ def best_of_question(
         family=None,
         collective=None,
         top=1,
+        fastest=True,
         batch=setting.global_batch if setting.load is None else None,
         time_limit_s=time_limit_s,
     )

@@ -490,10 +490,14 @@ class Answer(_Answered):
     Attributes
     ----------
     plans : tuple of RankedPlan
-        Best first.
+        The one to run, then the others, the best first.
     refined : RankedPlan or None
         The best with blocks and recomputation of its own on every stage, or splits of its own inside the blocks, where it is faster than
         all of them; the proof is about the uniform space.
+    fastest : RankedPlan or None
+        The best plan for the objective, where the plan to run is a simpler one; ``proof`` is about it.
+    forgone : tuple of str
+        What makes it less simple.
     baselines : mapping
         What the best plan is compared with, by name; None where none fits.
     """
@@ -501,6 +505,8 @@ class Answer(_Answered):
     plans: tuple[RankedPlan, ...]
     proof: Proof
     refined: RankedPlan | None = None
+    fastest: RankedPlan | None = None
+    forgone: tuple[str, ...] = ()
     baselines: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
 

@@ -230,6 +230,7 @@ class Request:
     )
     micro_batches: int | None = None
     top: int = 5
+    fastest: bool = False  # name the fastest plan first, however little it gains on simpler ones
     diverse: bool | None = None  # None: of plans over a mesh yes, of plans with a split per layer no
     time_limit_s: float | None = None
     gap: float = 0.0  # relative; 0 asks for a proof

@@ -184,6 +184,9 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
 def _proof(answer: Answer, better: str) -> str:
     proof, refined = answer.proof, answer.refined
     noun, first, beyond = "plan", "the first", ""
+    if answer.fastest is not None:
+        noun = "plan" if answer.fastest.rank else "uniform plan"
+        first = f"the fastest ({duration_text(proof.bound_s)})"
     if refined is not None:
         noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"

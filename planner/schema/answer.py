@@ -357,7 +357,11 @@ LinkEntry = record(
 PlanHead = record(
     "PlanHead",
     "What every space says of a plan.",
-    rank=key(int, "1 is the best of the space; 0: `refined`, which is better than that.", ge=0),
+    rank=key(
+        int,
+        "1 is the plan to run, and the others follow by the objective; 0: it has stages or splits of its own.",
+        ge=0,
+    ),
     **INTERVAL,
     probability_best=key(
         Number | None,
@@ -464,6 +468,12 @@ def _mesh_search_keys(cost: Any) -> dict[str, Any]:
             "1 %, where it is better than all uniform ones, those of `plans` (its `rank` is 0, its `gap` negative); null: none "
             "is. `--export` writes it. `proven_optimal`, `bound_s` and `gap` are about the uniform plans: this one may be below the bound.",
         ),
+        "fastest": key(
+            cost | None,
+            "The best plan for the objective, where the first of `plans` is a simpler one that is within 1 % of it; null: the first is the "
+            "best. `proven_optimal`, `bound_s` and `gap` are about it, unless its `rank` is 0: it has stages or splits of its own.",
+        ),
+        "forgone": key(several(str), "What makes `fastest` less simple than the first plan."),
         "splits": key(
             several(SplitCheckEntry),
             "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",

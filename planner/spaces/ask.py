@@ -48,8 +48,10 @@ def optimize(request: Request, progress: Progress | None = None, *, compare: boo
     return searched(space_of(resolve(request)), request.top, progress, compare=compare)
 
 
-def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, compare: bool = True) -> Answer:
-    """Find the best plans of a space; as `optimize`."""
+def searched(
+    space: PlanSpace, top: int, progress: Progress | None = None, *, compare: bool = True, prefer: bool = False
+) -> Answer:
+    """Find the best plans of a space, as `optimize`; ``prefer``: the plan to run comes first even where nothing is compared."""
     from planner.uncertainty.bars import COMPARED_PLANS
 
     started = time.monotonic()
@@ -58,8 +60,13 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
     if not found.plans:
         raise space.no_plan(found.outcome)
     found = dataclasses.replace(found, wall_s=time.monotonic() - started)
-    ranked = space.rank(found.plans)
     interrupted = found.outcome.interrupted
+    if (compare or prefer) and not interrupted:
+        try:
+            found = space.preferred(found)
+        except KeyboardInterrupt:
+            interrupted = found.outcome.interrupted = True
+    ranked = space.rank(found.plans)
     answer = Answer(
         space=space,
         setting=space.setting(ranked[0].plan),
@@ -70,6 +77,10 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         model_assumptions=space.model_assumptions(),
         free_layers=space.free_layers,
         interrupted=interrupted,
+        refined=found.refined,
+        fastest=found.fastest,
+        forgone=found.forgone,
+        details=found.details,
     )
     if not compare and not interrupted:
         (first,), _ = space.error_bars(ranked[:1])
@@ -130,7 +141,7 @@ def explain(request: Request, plan: Any = None, progress: Progress | None = None
     plans: Sequence[RankedPlan] = ()
     proof: Proof | None = None
     try:
-        answer = searched(free, free.resolved.request.top, progress, compare=False)
+        answer = searched(free, free.resolved.request.top, progress, compare=False, prefer=plan is None)
         plans, proof = answer.plans, answer.proof
     except NoFeasiblePlan:
         if plan is None:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.fields import Figure
@@ -60,12 +60,24 @@ class Found:
         The answer of the search itself, of the type of its space.
     wall_s : float
         Time that the search took.
+    refined : RankedPlan, optional
+        A plan beyond the space that is searched, which is better than all of them.
+    fastest : RankedPlan, optional
+        The best plan, where the first of ``plans`` is a simpler one.
+    forgone : tuple of str
+        What makes it less simple, by its name in ``--json``.
+    details : mapping
+        What only this space says, by its key in ``--json``.
     """
 
     plans: Sequence[Any]
     shown: int
     outcome: Any
     wall_s: float = 0.0
+    refined: RankedPlan | None = None
+    fastest: RankedPlan | None = None
+    forgone: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +158,10 @@ class PlanSpace(AnswerSpace):
         plans = [candidate.plan for candidate in outcome.candidates]
         shown = min(self.resolved.request.top, len(plans))
         return Found(plans=plans, shown=shown, outcome=outcome)
+
+    def preferred(self, found: Found) -> Found:
+        """What a search brought with the plan to run first: another than the best, where that is hardly better and harder to run."""
+        return found
 
     def after(self, asked: Request, known_gpus: int, known: Sequence[Any]) -> PlanSpace:
         """The space of the same question on other GPUs; a space may search the quicker for what is known.

@@ -29,7 +29,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["allowed_parts", "boxes", "is_legal", "may", "node_counts"]
+__all__ = ["allowed_parts", "boxes", "is_legal", "may", "node_counts", "within"]
 
 
 def allowed_parts(
@@ -122,17 +122,17 @@ def _minus(box: MeshRestriction, conditions: Mapping[str, Values]) -> Iterator[M
     inside: MeshRestriction | None = box
     for name, wanted in conditions.items():
         assert inside is not None
-        inside = _within(inside, name, wanted)
+        inside = within(inside, name, wanted)
         if inside is None:
             yield box
             return
     inside = box
     for name, wanted in conditions.items():
         for other in _outside(name, wanted):
-            part = _within(inside, name, other)
+            part = within(inside, name, other)
             if part is not None:
                 yield part
-        inside = _within(inside, name, wanted)
+        inside = within(inside, name, wanted)
         assert inside is not None
 
 
@@ -148,8 +148,8 @@ def _outside(name: str, wanted: Values) -> Iterator[Values]:
         yield value
 
 
-def _within(box: MeshRestriction, name: str, wanted: Values) -> MeshRestriction | None:
-    """The part of a box with some values of a setting; None where there is none."""
+def within(box: MeshRestriction, name: str, wanted: Values) -> MeshRestriction | None:
+    """The part of a restriction with some values of a setting; None where there is none."""
     if isinstance(wanted, bool):
         assert name in FLAGS
         return replace(box, flags={**box.flags, name: wanted}) if box.flags.get(name, wanted) == wanted else None

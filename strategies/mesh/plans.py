@@ -80,13 +80,17 @@ class _Row:
 
 @dataclass(slots=True, kw_only=True)
 class Incumbents:
-    """At most ``top`` plans with different keys, or with different ``distinct`` fields where these are given."""
+    """At most ``top`` plans with different keys, or with different ``distinct`` fields where these are given; none above a ``cutoff``."""
 
     top: int
     distinct: tuple[str, ...] | None = None
+    cutoff: float = float("inf")
     _rows: dict[tuple[int, ...], _Row] = field(default_factory=dict)
-    worst: float = float("inf")  # score of the last of them once there are enough
-    best: float = float("inf")
+    worst: float = field(init=False)  # score of the last of them once there are enough
+    best: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.best = self.worst = self.cutoff
 
     def add(self, batch: MeshBatch, score: FloatArray, step_time_s: FloatArray, memory_bytes: FloatArray) -> None:
         """Take plans that fit; of equal scores the one with less memory goes first."""
@@ -129,8 +133,8 @@ class Incumbents:
             self._trim_groups(ordered)
             return
         self._rows = dict(ordered[: self.top])
-        self.best = ordered[0][1].score if ordered else float("inf")
-        self.worst = ordered[self.top - 1][1].score if len(ordered) >= self.top else float("inf")
+        self.best = ordered[0][1].score if ordered else self.cutoff
+        self.worst = ordered[self.top - 1][1].score if len(ordered) >= self.top else self.cutoff
 
     def _trim_groups(self, ordered: list[tuple[tuple[int, ...], _Row]]) -> None:
         """Keep the best of the best groups, and what equals it: which of them is listed is decided at the end."""
@@ -143,8 +147,8 @@ class Incumbents:
                 kept[key] = row
         self._rows = kept
         scores = list(leading.values())
-        self.best = scores[0] if scores else float("inf")
-        self.worst = scores[-1] if len(scores) >= self.top else float("inf")
+        self.best = scores[0] if scores else self.cutoff
+        self.worst = scores[-1] if len(scores) >= self.top else self.cutoff
 
     def candidates(self) -> list[MeshCandidate]:
         """The plans, best first; scores that differ by rounding only count as equal."""

@@ -40,7 +40,7 @@ from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
 from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined, selected
 from strategies.mesh.time_bounds import least_step_s, worthy
 
-__all__ = ["search_corner", "search_mesh", "search_model"]
+__all__ = ["search_corner", "search_mesh", "search_model", "search_part"]
 
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
@@ -89,10 +89,15 @@ def search_model(model: MeshModel, settings: MeshSettings, progress: Progress | 
     return _search_parts(model, settings, progress, counted=True)
 
 
+def search_part(model: MeshModel, settings: MeshSettings) -> MeshOutcome:
+    """The best plans of a part of a space, whose plans are not counted."""
+    return _search_parts(model, settings, None, counted=False)
+
+
 def search_corner(model: MeshModel, settings: MeshSettings) -> MeshOutcome:
     """Find the best plans among those with degrees that are powers of two: soon done, whatever the size of the space."""
     settings = replace(settings, restriction=settings.restriction.powers_of_two())
-    return _search_parts(model, settings, None, counted=False)
+    return search_part(model, settings)
 
 
 def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress | None, *, counted: bool) -> MeshOutcome:
@@ -100,7 +105,8 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
 
     The plans found in one part close most of the next, and nothing in a list can be worse than the bounds of all parts.
     """
-    incumbents, clock = Incumbents(top=settings.top, distinct=settings.distinct), Clock(limit_s=settings.wall_s)
+    incumbents = Incumbents(top=settings.top, distinct=settings.distinct, cutoff=settings.cutoff)
+    clock = Clock(limit_s=settings.wall_s)
     runs = []
     for part in allowed_parts(model, settings):
         space = MeshSpace.of(model, part)

@@ -80,12 +80,15 @@ class MeshRestriction:
         sequence_parallel, offload_optimizer, offload_activations -> required value.
     whole_stages : bool or None
         Whether full recomputation is of all blocks; None: where nothing else is allowed, and no number of blocks is.
+    equal_chunks : bool
+        Whether all chunks of all stages have equally many blocks.
     """
 
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)
     whole_stages: bool | None = None
+    equal_chunks: bool = False
 
     @property
     def recomputes_whole_stages(self) -> bool:
@@ -143,6 +146,7 @@ class MeshSettings:
     effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take
     gap: float = 0.0
     known: tuple[MeshPlan, ...] = ()  # legal plans, on any number of workers, that the others have to beat
+    cutoff: float = float("inf")  # plans that score more are of no interest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

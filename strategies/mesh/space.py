@@ -174,7 +174,8 @@ class MeshSpace:
 
     def stages(self) -> IntArray:
         """Every pipeline degree."""
-        return self.values("pp", list(range(1, min(self.shape.num_blocks, self.most_workers) + 1)))
+        pps = self.values("pp", list(range(1, min(self.shape.num_blocks, self.most_workers) + 1)))
+        return pps[self.shape.num_blocks % pps == 0] if self.restriction.equal_chunks else pps
 
     def counts(self, workers: IntArray) -> BoolArray:
         """Whether so many workers may be used."""
@@ -230,6 +231,8 @@ class MeshSpace:
         pairs = [(s, v) for s in sorted(schedules) for v in (range(2, most + 1) if VPP[s] == 0 else (int(VPP[s]),))]
         # Those of one chunk come first.
         pairs.sort(key=lambda pair: bool(IS_CHUNKED[pair[0]]))
+        if self.restriction.equal_chunks:
+            pairs = [(s, v) for s, v in pairs if self.shape.num_blocks % (pp * v) == 0]
         return [(s, v) for s, v in pairs if v <= max(most, 1) and allowed.allows(v) and pp * v not in uncut]
 
     def with_pipelines(self, nodes: Columns) -> Columns:

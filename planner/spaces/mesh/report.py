@@ -10,6 +10,7 @@ from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
+from planner.core.objectives import better_word
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, compared_words, paid_text, rows_table
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.mesh.detail import StageRow
     from strategies.mesh.block_search import SplitCheck
 
-__all__ = ["REPORT", "split_text"]
+__all__ = ["FORGONE", "REPORT", "split_text"]
 
 # Below this a bound and what it bounds are the same to people.
 _NOT_SHOWN = 5e-4
@@ -62,7 +63,8 @@ class MeshReport(SpaceReport):
         versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
         splits = answer.best.plan.block_splits
         own = [text for check, text in _checked(answer) if splits and check.best and check.best.block_splits == splits]
-        return [("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
+        faster = [] if answer.fastest is None else [("Fastest", _fastest(answer, answer.fastest))]
+        return [*faster, ("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
         return [("Inside the blocks", text) for _, text in _checked(answer)]
@@ -96,8 +98,38 @@ class MeshReport(SpaceReport):
         if isinstance(answer, Estimate):
             check = answer.details.get("split")
             return {"split": None if check is None else split_document(check)}
-        refined = None if answer.refined is None else with_plan(answer, answer.refined)
-        return {"refined": refined, "splits": [split_document(check) for check in answer.details.get("splits", ())]}
+        refined, fastest = (None if p is None else with_plan(answer, p) for p in (answer.refined, answer.fastest))
+        return {
+            "refined": refined,
+            "fastest": fastest,
+            "forgone": list(answer.forgone),
+            "splits": [split_document(check) for check in answer.details.get("splits", ())],
+        }
+
+
+# What a plan does that forgoes one of `strategies.mesh.simplest.WISHES`.
+FORGONE = {
+    "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
+    "optimizer_on_device": "keeps the optimizer's state on the host",
+    "no_context_parallelism": "needs context parallelism",
+    "no_pipeline": "needs a pipeline",
+    "no_tensor_parallelism": "needs tensor parallelism",
+    "no_expert_tensor_parallelism": "splits experts over ranks",
+    "no_expert_parallelism": "needs expert parallelism",
+    "common_schedule": "needs a schedule that few frameworks have",
+    "one_chunk": "interleaves",
+    "equal_stages": "has chunks of unequal length",
+    "few_chunks": "has very many chunks per rank",
+    "whole_stages_recomputed": "recomputes a part of each chunk",
+}
+
+
+def _fastest(answer: Answer, fastest: RankedPlan) -> str:
+    """What the plan to run costs against the fastest, and why it is named first."""
+    gain = f"{percent(1.0 - fastest.score / answer.best.score)} {better_word(answer.objective)}"
+    own = ["has stages or splits of its own"] if fastest.rank == 0 else []
+    why = ", ".join([*(FORGONE[name] for name in answer.forgone), *own])
+    return f"{gain} ({paid_text(fastest, answer.objective)}), but {why}: {fastest.summary}; --fastest names it first"
 
 
 def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:

@@ -65,10 +65,6 @@ __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 EFFORT = 5_000
 # What follows the search has so long at least.
 _MOMENT_S = 1.0
-# A plan with stages of its own is harder to run: it is shown if it is better by more than this.
-_WORTH_SHOWING = 1e-4
-# A plan with splits of its own inside the blocks is a trainer to be written.
-_WORTH_SPLITTING = 1e-2
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
 _DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
@@ -214,7 +210,7 @@ class MeshPlanSpace(PlanSpace):
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
         resolved, outcome = self.resolved, found.outcome
-        notes: list[str] = [*resolved.model.notes, *_host_notes(answer.plans[0])]
+        notes: list[str] = [*resolved.model.notes, *_host_notes(answer.best)]
         notes += limit_notes(resolved.request, resolved.cluster.device)
         if not outcome.is_counted:
             notes.append(Note("plans_not_counted"))
@@ -223,47 +219,24 @@ class MeshPlanSpace(PlanSpace):
             notes.append(Note("similar_plans_left_out"))
         return notes
 
+    def preferred(self, found: Found) -> Found:
+        from planner.spaces.mesh.first_plan import with_first
+
+        return with_first(self, self._settings_after(found), found)
+
     def finished(self, answer: Answer, found: Found) -> Answer:
         from planner.spaces.mesh.notes import batch_notes, cautions, pessimistic_notes
 
         settings = self._settings_after(found)
-        shown = list(found.outcome.candidates[: found.shown])
-        outcome = dataclasses.replace(found.outcome, candidates=shown)
-        refined, checks = self._refined(settings, outcome, answer.plans[0])
-        answer = dataclasses.replace(answer, details={"splits": tuple(checks)})
-        if refined is not None:
-            others = [note for note in answer.notes if note not in _host_notes(answer.plans[0])]
-            (barred,), _ = self.error_bars([refined])
-            answer = dataclasses.replace(
-                answer, refined=dataclasses.replace(barred, rank=0), notes=(*others, *_host_notes(refined))
-            )
+        if answer.refined is not None:
+            (barred,), _ = self.error_bars([answer.refined])
+            answer = dataclasses.replace(answer, refined=barred)
         more = (
             *cautions(self, answer.best),
             *pessimistic_notes(self, settings, answer.plans),
             *batch_notes(self, settings, answer.best),
         )
         return dataclasses.replace(answer, notes=(*answer.notes, *more))
-
-    def _refined(
-        self, settings: MeshSettings, outcome: MeshOutcome, best: RankedPlan
-    ) -> tuple[RankedPlan | None, Sequence[Any]]:
-        """The best plan with uneven stages or split blocks, if it beats the uniform ones, and what was found out about splits.
-
-        What the user fixed stays.
-        """
-        from strategies.mesh.block_search import split_top
-        from strategies.mesh.framework_rules import may
-        from strategies.mesh.refine import refine_top
-
-        staged = refine_top(self.model, outcome, settings, settings.wall_s)
-        split_alike = not may(self.model, settings, "block_splits")
-        split, checks = ([], []) if split_alike else split_top(self.model, outcome, settings.capacity_bytes, staged[:1])
-        ranked = self.rank([candidate.plan for candidate in (*staged[:1], *split[:1])], best.score)
-        shown = [plan for plan in ranked[: len(staged[:1])] if plan.gap < -_WORTH_SHOWING]
-        # Splits must be worth it beside the best of the others.
-        least = min([plan.gap for plan in shown], default=0.0)
-        shown += [plan for plan in ranked[len(staged[:1]) :] if plan.gap < least - _WORTH_SPLITTING]
-        return (shown[-1] if shown else None), checks
 
     # -- figures
 

@@ -1,0 +1,124 @@
+"""The simplest of the plans that are nearly as good as the best: what is harder to run has to pay for it.
+
+Wishes are granted in their order, the most important first: one is granted if a plan that also has all granted before it is good enough.
+The error of the model is as likely up as down, whatever the plan, so the regrets that two plans are expected to cause differ by as much as
+their predictions (in logarithms), and a limit on the score is one on the expected regret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from costmodel.mesh.framework_rules import Span, Values
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from strategies.mesh.framework_rules import within
+from strategies.mesh.search import search_part
+from strategies.mesh.settings import MeshCandidate, MeshRestriction, MeshSettings
+
+__all__ = ["MOST_CHUNKS", "REQUIRED", "WISHES", "Wish", "simplest"]
+
+# Chunks per rank of the recipes of NeMo for H100 (scripts/performance/recommended_model_configs/model_configs_h100.csv: vp_size).
+MOST_CHUNKS = 12
+# Every framework with pipelines has the first, and every one that interleaves the second (`rules` of configs/frameworks).
+COMMON_SCHEDULES = ("1f1b", "interleaved")
+_NONE = Span(1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Something that makes a plan simpler to run.
+
+    Attributes
+    ----------
+    name : str
+        In the published JSON.
+    conditions : mapping of str to values
+        Of settings of the plan; ``equal_chunks``, ``whole_stages``: as `MeshRestriction` has them.
+    """
+
+    name: str
+    conditions: Mapping[str, Values]
+
+    def narrowed(self, restriction: MeshRestriction) -> MeshRestriction | None:
+        """The plans of a restriction that have it; None where the user wants another thing."""
+        narrower: MeshRestriction | None = restriction
+        for name, wanted in self.conditions.items():
+            if narrower is None:
+                return None
+            if name == "equal_chunks":
+                narrower = replace(narrower, equal_chunks=True)
+            elif name == "whole_stages":
+                narrower = None if "recompute_blocks" in narrower.degrees else replace(narrower, whole_stages=True)
+            else:
+                narrower = within(narrower, name, wanted)
+        return narrower
+
+    def is_granted(self, model: MeshModel, plan: MeshPlan) -> bool:
+        """Whether a plan has it."""
+        return all(_has(model, plan, name, wanted) for name, wanted in self.conditions.items())
+
+
+def _has(model: MeshModel, plan: MeshPlan, name: str, wanted: Values) -> bool:
+    if name == "equal_chunks":
+        return model.num_blocks % (plan.pp * plan.vpp) == 0
+    if name == "whole_stages":
+        chunks = plan.pp * plan.vpp
+        return plan.recompute != "full" or plan.recompute_blocks == max(model.blocks_of(chunks))
+    value = getattr(plan, name)
+    return value == wanted if isinstance(wanted, bool) else value in wanted
+
+
+# How far copies of activations to the host hide is an assumption without a source (`offload_overlap`).
+REQUIRED = Wish(name="activations_on_device", conditions={"offload_activations": False})
+# Then what needs the host at all, then dimensions, then how a pipeline is cut and run, then how memory is saved.
+WISHES: tuple[Wish, ...] = (
+    REQUIRED,
+    Wish(name="optimizer_on_device", conditions={"offload_optimizer": False}),
+    Wish(name="no_context_parallelism", conditions={"cp": _NONE}),
+    Wish(name="no_pipeline", conditions={"pp": _NONE}),
+    Wish(name="no_tensor_parallelism", conditions={"tp": _NONE}),
+    Wish(name="no_expert_tensor_parallelism", conditions={"etp": _NONE}),
+    Wish(name="no_expert_parallelism", conditions={"ep": _NONE}),
+    Wish(name="common_schedule", conditions={"schedule": COMMON_SCHEDULES}),
+    Wish(name="one_chunk", conditions={"vpp": _NONE}),
+    Wish(name="equal_stages", conditions={"equal_chunks": True}),
+    Wish(name="few_chunks", conditions={"vpp": Span(1, MOST_CHUNKS)}),
+    Wish(name="whole_stages_recomputed", conditions={"whole_stages": True}),
+)
+
+
+def simplest(
+    model: MeshModel, settings: MeshSettings, best: MeshCandidate, within_share: float
+) -> tuple[MeshCandidate, float]:
+    """The simplest plan that is nearly as good as the best, and the score that this is measured against.
+
+    What rests on an assumption without a source (`REQUIRED`) is chosen only where nothing else fits, or the user wants it; the best of the
+    other plans is what the rest are measured against.
+
+    Parameters
+    ----------
+    model : MeshModel
+    settings : MeshSettings
+        Of the search that found the best.
+    best : MeshCandidate
+    within_share : float
+        How much more the plan may score than the best.
+    """
+    chosen, restriction = best, settings.restriction
+    cutoff = float("inf")
+    for wish in WISHES:
+        if wish is not REQUIRED and cutoff == float("inf"):
+            cutoff = chosen.score * (1.0 + within_share)
+        narrower = wish.narrowed(restriction)
+        if narrower is None:
+            continue
+        if not wish.is_granted(model, chosen.plan):
+            asked = replace(settings, restriction=narrower, top=1, distinct=None, known=(), cutoff=cutoff)
+            found = search_part(model, asked).candidates
+            if not found:
+                continue
+            chosen = found[0]
+        restriction = narrower
+    return chosen, cutoff / (1.0 + within_share)

@@ -1,0 +1,101 @@
+"""The plan that an answer names first: simple, nearly as fast as the fastest, and what that costs is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+import planner
+from planner.core.request import Request
+from planner.report.answer import search_report
+from planner.report.text import plain_text
+from planner.spaces.ask import explain, optimize
+from planner.spaces.mesh.first_plan import NEARLY
+from planner.spaces.mesh.report import FORGONE
+from strategies.mesh.simplest import WISHES
+from tests.planner.mesh_answers import PLAN, make_ranked, make_result
+
+# On one node FSDP is within half a per cent of a pipeline of two stages with chunks of unequal length.
+EIGHT = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=128, seq=8192)
+
+
+@pytest.fixture(scope="module")
+def answered() -> Any:
+    return optimize(EIGHT)
+
+
+def test_a_simpler_plan_that_is_nearly_as_fast_comes_first(answered: Any) -> None:
+    first, fastest = answered.best, answered.fastest
+    assert first is answered.plans[0]
+    assert first.plan.pp == 1 < fastest.plan.pp
+    assert fastest.step_time_s < first.step_time_s <= (1 + NEARLY) * fastest.step_time_s
+    assert answered.proof.bound_s == pytest.approx(fastest.step_time_s, rel=1e-9)
+    assert "no_pipeline" in answered.forgone
+    assert [plan.rank for plan in answered.plans] == list(range(1, len(answered.plans) + 1))
+    scores = [plan.score for plan in answered.plans[1:]]
+    assert scores == sorted(scores)
+
+
+def test_the_fastest_can_be_asked_for(answered: Any) -> None:
+    found = optimize(dataclasses.replace(EIGHT, fastest=True))
+    assert found.best.plan == answered.fastest.plan
+    assert found.fastest is None
+    assert found.proof.bound_s == found.best.step_time_s
+
+
+def test_the_plan_to_run_is_the_one_that_is_explained(answered: Any) -> None:
+    found = explain(EIGHT)
+    assert found.ranked.plan == answered.best.plan
+
+
+def test_the_answer_says_what_is_forgone(answered: Any) -> None:
+    said = " ".join(plain_text(search_report(answered).blocks(), None).split())
+    assert "Fastest: 0.5 % faster (13.5 s, 68.9 GiB), but needs a pipeline, interleaves, has chunks of" in said
+    assert "than the fastest (13.5 s)" in said
+    document = search_report(answered).data()
+    assert document["fastest"]["plan"]["pp"] == answered.fastest.plan.pp
+    assert document["forgone"] == list(answered.forgone)
+
+
+def test_every_wish_has_words() -> None:
+    assert list(FORGONE) == [wish.name for wish in WISHES]
+
+
+def test_a_refined_plan_that_is_hardly_faster_is_the_fastest_only() -> None:
+    uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.9, rank=0, gap=-0.005)
+    said = " ".join(plain_text(search_report(make_result(fastest=uneven)).blocks(), None).split())
+    assert "Fastest: 0.5 % faster (19.9 s, 56.0 GiB), but has stages or splits of its own: " in said
+    assert search_report(make_result()).data()["fastest"] is None
+
+
+@pytest.mark.e2e
+def test_no_first_plan_rests_on_copies_that_may_not_hide(answer: Any) -> None:
+    """405B on 4,096 GPUs is fastest with activations on the host, if half of the copies hide, for which there is no source."""
+    question = [
+        "optimize",
+        "llama3-405b",
+        "--gpus",
+        "4096",
+        "--cluster",
+        "dgx-h100",
+        "--batch",
+        "2048",
+        "--seq",
+        "8192",
+    ]
+    found = json.loads(answer(*question, "--json"))
+    assert found["fastest"]["plan"]["offload_activations"]
+    assert not found["plans"][0]["plan"]["offload_activations"]
+    asked = json.loads(answer(*question, "--offload", "activations", "--json"))
+    assert asked["plans"][0]["plan"]["offload_activations"]
+
+
+@pytest.mark.e2e
+def test_python_has_both() -> None:
+    found = planner.optimize("llama3-8b", gpus=8, cluster="dgx-h100", batch=128, seq=8192)
+    assert found.fastest.step_time_s < found.best.step_time_s
+    fastest = planner.optimize("llama3-8b", gpus=8, cluster="dgx-h100", batch=128, seq=8192, fastest=True)
+    assert fastest.best.step_time_s == fastest.fastest.step_time_s == found.fastest.step_time_s

@@ -1,0 +1,107 @@
+"""The simplest of the plans that are nearly as good as the best, against all plans of small questions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.framework_rules import Span
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from strategies.mesh.search import search_model
+from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from strategies.mesh.simplest import MOST_CHUNKS, REQUIRED, WISHES, Wish, simplest
+from tests.cases import mostly
+from tests.strategies.mesh.brute_force import all_plans, capacity_of
+from tests.strategies.mesh.networks import random_case
+
+
+def has(model: MeshModel, plans: MeshBatch) -> dict[str, np.ndarray]:
+    """What makes plans simple, said anew."""
+    longest = np.array([max(model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
+    common = [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]
+    return {
+        "activations_on_device": plans.offload_activations == 0,
+        "optimizer_on_device": plans.offload_optimizer == 0,
+        "no_context_parallelism": plans.cp == 1,
+        "no_pipeline": plans.pp == 1,
+        "no_tensor_parallelism": plans.tp == 1,
+        "no_expert_tensor_parallelism": plans.etp == 1,
+        "no_expert_parallelism": plans.ep == 1,
+        "common_schedule": np.isin(plans.schedule, common),
+        "one_chunk": plans.vpp == 1,
+        "equal_stages": model.num_blocks % (plans.pp * plans.vpp) == 0,
+        "few_chunks": plans.vpp <= MOST_CHUNKS,
+        "whole_stages_recomputed": (plans.recompute != RECOMPUTE.index("full")) | (plans.recompute_blocks == longest),
+    }
+
+
+def expected(
+    model: MeshModel, plans: MeshBatch, settings: MeshSettings, within_share: float
+) -> tuple[list[str], float, float]:
+    """Wishes that are granted in their order, the score of the best plan with all of them, and what it is measured against."""
+    costs = model.evaluate(plans)
+    score = np.where(costs.memory_bytes <= settings.capacity_bytes, costs.step_time_s, np.inf)
+    wishes, left, granted = has(model, plans), np.isfinite(score), []
+    assert list(wishes) == [wish.name for wish in WISHES]
+    best = float(np.min(score))
+    for name, holds in wishes.items():
+        if name == REQUIRED.name:
+            limit = np.inf
+            best = float(np.min(score[left & holds], initial=np.inf)) if np.any(left & holds) else best
+        else:
+            limit = best * (1 + within_share)
+        if np.any(left & holds & (score <= limit)):
+            left &= holds
+            granted.append(name)
+    return granted, float(np.min(score[left])), best
+
+
+@mostly("exact", "seed", range(120), quick=4)
+def test_wishes_are_granted_as_all_plans_allow(seed: int) -> None:
+    workload, cluster, workers = random_case(seed)
+    rng = random.Random(seed)
+    model = MeshModel.build(workload, cluster)
+    workers = min(workers, 4)
+    plans = all_plans(model, workers)
+    capacity = capacity_of(model, plans, rng.choice([0.02, 0.1, 0.3, 0.7]))
+    settings = MeshSettings(max_workers=workers, capacity_bytes=capacity, top=3)
+    share = rng.choice([0.0, 0.01, 0.05, 0.3])
+    granted, score, reference = expected(model, plans, settings, share)
+    found, measured_against = simplest(model, settings, search_model(model, settings).candidates[0], share)
+    assert found.score == pytest.approx(score, rel=1e-9)
+    assert measured_against == pytest.approx(reference, rel=1e-9)
+    assert [wish.name for wish in WISHES if wish.is_granted(model, found.plan)] == [
+        name for name, holds in has(model, MeshBatch.from_plans([found.plan])).items() if holds[0]
+    ]
+    assert {wish.name for wish in WISHES if wish.is_granted(model, found.plan)} >= set(granted)
+    assert model.evaluate_plans([found.plan]).memory_bytes[0] <= capacity
+
+
+def test_what_the_user_wants_is_no_wish_to_deny() -> None:
+    fixed = MeshRestriction(degrees={"cp": Bounds(values=(2, 4))}, flags={"offload_optimizer": True})
+    wishes = {wish.name: wish for wish in WISHES}
+    assert wishes["no_context_parallelism"].narrowed(fixed) is None
+    assert wishes["optimizer_on_device"].narrowed(fixed) is None
+    assert wishes["no_pipeline"].narrowed(fixed) == replace(
+        fixed, degrees={**fixed.degrees, "pp": Bounds(low=1, high=1)}
+    )
+    blocks = replace(fixed, degrees={"recompute_blocks": Bounds(values=(2,))})
+    assert wishes["whole_stages_recomputed"].narrowed(blocks) is None
+    assert Wish(name="w", conditions={"tp": Span(2), "cp": Span(1, 1)}).narrowed(fixed) is None
+
+
+def test_a_plan_within_the_share_is_found_where_there_is_one() -> None:
+    """With a share of 0 nothing is given away; with a large one all that any plan has."""
+    workload, cluster, workers = random_case(3)
+    model = MeshModel.build(workload, cluster)
+    settings = MeshSettings(max_workers=workers, capacity_bytes=1e15)
+    best = search_model(model, settings).candidates[0]
+    assert simplest(model, settings, best, 0.0)[0].score == pytest.approx(best.score, rel=1e-9)
+    plan = simplest(model, settings, best, 1e6)[0].plan
+    assert (plan.tp, plan.pp, plan.cp, plan.ep, plan.vpp) == (1, 1, 1, 1, 1)
+    assert not plan.offload_optimizer
+    assert isinstance(plan, MeshPlan)
