@@ -674,13 +674,12 @@ def library_s(
 
     It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name. Its kernel has been launched.
     """
-    calls = library_calls(operation, in_engines=in_engines)
     times = [
         np.where(
             np.asarray(message_bytes) > protocol.most_bytes * span.size,
             np.inf,
             collective_s(operation, name, message_bytes, span, cluster, protocol=protocol),
         )
-        for name, protocol in calls
+        for name, protocol in library_calls(operation, in_engines=in_engines)
     ]
     return np.asarray(np.min(np.stack(times), axis=0))

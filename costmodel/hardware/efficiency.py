@@ -48,6 +48,9 @@ class Efficiency:
         come with it. The last two do not apply to kernels timed alone.
     odd_fraction : float
         Rate of a product on matrix units whose rows are odd numbers of 16 bits, over that of one whose rows are multiples of 16 bytes.
+    tf32_sums_fraction : float
+        Rate of a product in tf32 that sums over all samples (gradients of weights), over that of one whose operands are contiguous along
+        the inner dimension: matrix units that take numbers of 32 bits in that order only have them transposed first.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
     tile_half : float
@@ -102,6 +105,7 @@ class Efficiency:
     step_fraction: float = 1.0
     elementwise_fraction: float = 1.0
     odd_fraction: float = 1.0
+    tf32_sums_fraction: float = 1.0
     memory_fraction: float = 0.85
     tile_half: float = 32.0
     depth_half: float = 32.0

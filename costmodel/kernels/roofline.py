@@ -197,7 +197,9 @@ def kernel_time_s(
         wide = device.peak(precision) / device.peak(_measured_format(device, precision))
         charged = _attention_flop(efficiency, flops, gemm, algorithm, tiling, wide=wide)
     elif gemm is not None and is_product:
-        charged = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
+        charged = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm) / (
+            efficiency.tf32_sums_fraction if (precision, tiling) == ("tf32", "sums") else 1.0
+        )
     if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         halvings = np.log2(_WHOLE_LOAD / np.asarray(aligned))
         charged = charged / (1.0 - (1.0 - efficiency.odd_fraction) * halvings / np.log2(_WHOLE_LOAD))

@@ -684,3 +684,18 @@ def test_short_queries_fill_whole_tiles() -> None:
     rate = e.attention_fraction * device.best("bf16") / (2.0 * e.fill_outputs / 128.0 / 128.0)  # of a multiprocessor
     longest = 2 * 512 + e.attention_start + e.attention_tile
     assert attention_s(64, 4, 512, "masked") == pytest.approx(4.0 * 128 * 128 * longest / rate, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tiling", "times"), [("tf32", "sums", 2), ("tf32", "library", 1), ("bf16", "sums", 1)]
+)
+def test_gradients_of_weights_in_tf32_are_transposed_first(precision: str, tiling: str, times: int) -> None:
+    efficiency = Efficiency(matmul_fraction=0.8, tile_half=0, depth_half=0, fill_outputs=0)
+    a100 = replace(A100, peak_flop_per_s={**A100.peak_flop_per_s, "tf32": 156e12}, launch_overhead_s=0.0)
+    plain, slow = (
+        replace(a100, efficiency=replace(efficiency, tf32_sums_fraction=fraction)) for fraction in (1.0, 0.5)
+    )
+    product = {"flop": 2e15, "memory_bytes": 0.0, "gemm": (1e5, 1e5, 1e5), "tiling": tiling}
+    assert kernel_time_s(slow, precision, **product) == pytest.approx(
+        times * kernel_time_s(plain, precision, **product)
+    )
