@@ -187,7 +187,7 @@ def optimizer_of(given: str | None, default: str) -> Optimizer:
     ------
     UnknownName
     """
-    name = optimizer_called(given or default)
+    name = optimizer_called(default if given is None else given)
     if name is None:
         raise UnknownName(kind="optimizer", name=str(given), known=OPTIMIZERS)
     return OPTIMIZERS[name]

@@ -86,12 +86,13 @@ class MeshDiagnosis(Diagnosis):
         """Raise `UsageError` with the fewest options that exclude all plans, or that the framework's rules do with them."""
         framework = self.space.model.workload.framework
         rules = framework.rules.of()
-        if not rules or self._is_empty(self.fixed, ()) or not self._is_empty(self.fixed, rules):
+        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
+        is_empty = bool(rules) and self.is_empty(self.fixed)
+        kept = smallest_set(flags, lambda chosen: self.is_empty(only(self.fixed, chosen))) if is_empty else []
+        fixed = only(self.fixed, frozenset(kept))
+        if not is_empty or self._is_empty(fixed, ()):
             super().refuse_contradiction()
             return
-        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
-        kept = smallest_set(flags, lambda chosen: self._is_empty(only(self.fixed, chosen), rules))
-        fixed = only(self.fixed, frozenset(kept))
         # Rules about what is given say more than those that meet it by way of others: these are left out first.
         given_fields = fixed.degrees.keys() | fixed.names.keys() | fixed.flags.keys()
         names = sorted(map(str, range(len(rules))), key=lambda n: bool(rules[int(n)].when.keys() & given_fields))
