@@ -282,7 +282,7 @@ FLAGS: tuple[str, ...] = ("sequence_parallel", "offload_optimizer", "offload_act
 # Facts about the question: names with their values, and yes or no.
 FACTS: Mapping[str, tuple[str, ...]] = {
     "network": NETWORK_KINDS,
-    "precision": ("fp32", "tf32", "fp16", "bf16", "narrow"),
+    "precision": tuple(PRECISIONS),
     "optimizer": ("sgd", "momentum", "adam"),
     "experts": (),
     "adapters": (),
@@ -339,7 +339,7 @@ def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
         values={
             "network": network_kind(graph, sizes),
             "unlike_llama": ", ".join(sizes.unlike_llama) if sizes is not None else "",
-            "precision": PRECISIONS[precision].kind,
+            "precision": precision,
             "optimizer": OPTIMIZERS[optimizer].rule,
             "experts": any(layer.kind == "moe" for layer in graph.layers),
             "adapters": any(layer.lora_rank for layer in graph.layers),

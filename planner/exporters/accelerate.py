@@ -128,7 +128,9 @@ def _precision(job: Job, account: Account) -> str:
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     precision = PRECISIONS[job.precision]
-    if precision.casts and job.precision not in ("fp8", "fp8-delayed"):
+    if "precision" in account.cannot:
+        return "bf16"
+    if precision.casts and job.precision != "fp8-delayed":
         account.left_to_user("precision", f"the recipe {job.precision}, in fp8_config of Accelerate")
     if precision.stored is not None:
         account.left_to_user("precision", f"weights in {job.precision}, by quantization_config of your model")

@@ -295,7 +295,6 @@ def _memory(job: Job) -> list[tuple[str, ...]]:
 
 # Recipe -> arguments beside --bf16 (megatron/training/arguments.py, --fp8-recipe and --fp4-recipe).
 _RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "fp8": (("--fp8-format", "hybrid"),),
     "fp8-delayed": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
     "fp8-tensorwise": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
     "fp8-blockwise": (("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
@@ -306,10 +305,7 @@ _RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 def _recipe_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     precision = PRECISIONS[job.precision]
-    if precision.kind != "narrow":
-        return []
     if job.precision not in _RECIPES:
-        account.impossible("precision", f"Megatron-LM has no recipe {job.precision}; {precision.plain.name} is written")
         return []
     arguments = list(_RECIPES[job.precision])
     if precision.wide_weights:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.precision import OPTIMIZERS
 from costmodel.schedules import group_size
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header, is_even_layout
@@ -168,7 +168,6 @@ _MIXED = {
     "tf32": "null",
     "fp16": "fp16_mixed",
     "bf16": "bf16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
     "fp8-tensorwise": "bf16_with_fp8_current_scaling_mixed",
     "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
     "fp8-blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
@@ -178,13 +177,7 @@ _MIXED = {
 
 
 def _run_overrides(job: Job, account: Account) -> list[str]:
-    precision = PRECISIONS[job.precision]
-    mixed = _MIXED.get(job.precision) or _MIXED[precision.plain.name]
-    if job.precision not in _MIXED:
-        account.impossible(
-            "precision", f"Megatron-Bridge has no recipe {job.precision}; {precision.plain.name} is written"
-        )
-    overrides = [f"mixed_precision={mixed}"]
+    overrides = [f"mixed_precision={_MIXED.get(job.precision, _MIXED['bf16'])}"]
     if job.precision == "tf32":
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"

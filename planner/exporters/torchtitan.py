@@ -10,7 +10,6 @@ import itertools
 import json
 from typing import Any
 
-from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
@@ -100,7 +99,6 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 
 # Recipe -> what torchtitan/components/quantization has for it.
 _CONVERTERS = {
-    "fp8": "Float8LinearConverter, recipe rowwise",
     "fp8-rowwise": "Float8LinearConverter, recipe rowwise",
     "fp8-rowwise-gw-hp": "Float8LinearConverter, recipe rowwise_with_gw_hp",
     "mxfp8": "MXFP8LinearConverter",
@@ -116,8 +114,6 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
     training["mixed_precision_reduce"] = "float32"
     if job.precision in _CONVERTERS:
         account.left_to_user("precision", f"the converter of your model: {_CONVERTERS[job.precision]}")
-    elif PRECISIONS[job.precision].kind == "narrow":
-        account.impossible("precision", f"torchtitan has no converter for {job.precision}; bfloat16 is written")
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') before training")
     account.left_to_user("optimizer", "Adam with the rates of your configuration")

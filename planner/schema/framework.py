@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
+from costmodel.precision import PRECISIONS
 from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 from planner.schema.calibration import Costs, Source
 from planner.schema.common import FileModel, Name, Text, fail, known
@@ -23,9 +24,11 @@ _DEFAULTS = tuple(field.name for field in fields(Defaults))
 if TYPE_CHECKING:
     Schedule: TypeAlias = str
     Order: TypeAlias = str
+    Recipe: TypeAlias = str
 else:
     Schedule = Literal[SCHEDULES]
     Order = Literal[ORDERS]
+    Recipe = Literal[tuple(PRECISIONS)]
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
 
 
@@ -128,6 +131,7 @@ class RulesEntry(FileModel):
     )
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = Field(default=None, description="stages of ZeRO that it has")
     orders: tuple[Order, ...] | None = Field(default=None, description="orders in which it numbers ranks")
+    precisions: tuple[Recipe, ...] | None = Field(default=None, description="number formats and recipes that it has")
     splits_blocks_alike: bool = Field(default=False, strict=True, description="every block is split as every plan does")
     layers_by_batch: bool = Field(
         default=False, strict=True, description="every device has whole layers, and a part of the batch"
@@ -192,6 +196,13 @@ class RulesEntry(FileModel):
                 {"order": tuple(name for name in ORDERS if name not in orders)},
                 f"{title} numbers ranks {' or '.join(orders)}",
                 f"{orders[0]} is used",
+                "",
+            ),
+            (
+                self.precisions is not None,
+                {"precision": tuple(name for name in PRECISIONS if name not in (self.precisions or ()))},
+                f"{title} has no such format or recipe",
+                "bf16 is written",
                 "",
             ),
             (

@@ -107,7 +107,7 @@ def _check_question(resolved: Resolved, model: MeshModel) -> None:
     """Refuse a question whose network, precision or optimizer the framework does not take, whatever the plan."""
     framework, facts = resolved.workload.framework, model.facts
     problems = [
-        f"--framework {framework.name}: {refusal.sentence(facts.values)} ({refusal.source})"
+        f"--framework {framework.name}: {framework.rules.cited(refusal, facts.values, framework.name)}"
         for refusal in by_facts(framework.rules.of(), facts)
         if refusal.when.keys() <= FACTS.keys()
     ]

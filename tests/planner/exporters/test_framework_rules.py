@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.sizes import sizes_of
+from costmodel.precision import PRECISIONS
 from costmodel.schedules import schedule_of
 from planner.core.errors import UsageError
 from planner.core.request import Request
@@ -30,10 +32,10 @@ WRITTEN_BY = {**TARGETS, "pytorch": TARGETS["pytorch-fsdp"]}
 
 @lru_cache
 def space_of(framework: str, model: str, gpus: int, batch: int = 64) -> MeshPlanSpace:
-    return mesh_space(resolve(Request(model=model, gpus=gpus, batch=batch, framework=framework)))
+    return mesh_space(resolve(Request(model=model, gpus=gpus, batch=batch, framework=framework or None)))
 
 
-def export_of(space: MeshPlanSpace, plan: MeshPlan, target: str) -> Export:
+def export_of(space: MeshPlanSpace, plan: MeshPlan, target: str, **other: Any) -> Export:
     graph = space.resolved.model.graph
     network = sizes_of(graph)
     job = Job(
@@ -48,7 +50,7 @@ def export_of(space: MeshPlanSpace, plan: MeshPlan, target: str) -> Export:
         optimizer=space.resolved.setting.optimizer,
         facts=space.model.facts,
     )
-    return make_export(job, target)
+    return make_export(replace(job, **other), target)
 
 
 def writes_completely(space: MeshPlanSpace, plan: MeshPlan, target: str) -> bool:
@@ -134,6 +136,36 @@ def test_the_best_plans_are_written_completely(framework: str, model: str, gpus:
     for plan in [*found.plans, *(ranked.plan for ranked in (found.refined, found.fastest) if ranked is not None)]:
         assert not space.broken(plan)
         assert not export_of(space, plan, TARGETS[framework]).account.cannot
+
+
+def settings_written(export: Export) -> list[str]:
+    """Lines of the files that are no comments."""
+    lines = [line for text in export.files.values() for line in text.splitlines()]
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("framework", sorted(TARGETS))
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_formats_that_are_accepted_are_those_that_are_written(framework: str, name: str) -> None:
+    space, plan = space_of("", "llama3-8b", 8), MeshPlan(dp_shard=8, zero_stage=2, num_micro_batches=8)
+    if framework == "nanotron":
+        plan = replace(plan, zero_stage=1)
+    facts = replace(space.model.facts, values={**space.model.facts.values, "precision": name})
+    exports = {
+        precision: export_of(space, plan, TARGETS[framework], precision=precision, facts=facts)
+        for precision in ("bf16", name)
+    }
+    account = exports[name].account
+    same = settings_written(exports[name]) == settings_written(exports["bf16"])
+    assert same == ("precision" in account.cannot) or "precision" in account.by_hand or name == "bf16"
+    if PRECISIONS[name].stored is not None or name == "fp8":
+        return  # weights that are not trained; a word for several recipes
+    request = Request(model="llama3-8b", gpus=8, batch=64, device="b200", precision=name, framework=framework)
+    if "precision" not in account.cannot:
+        assert mesh_space(resolve(request)).resolved.setting.precision == name
+        return
+    with pytest.raises(UsageError, match=rf"precision {name}: .* no such format or recipe; allowed: precision fp32 or"):
+        mesh_space(resolve(request))
 
 
 @pytest.mark.parametrize("framework", sorted(TARGETS))
