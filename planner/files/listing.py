@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _DESCRIPTION = "description"
-_LONG = (_DESCRIPTION, "source", "value", "why", "frameworks", "kinds")
+_LONG = (_DESCRIPTION, "source", "value", "why", "frameworks", "kinds", "other_names")
 
 
 def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
@@ -296,14 +296,14 @@ _FACTS = {
 
 
 def precision_rows() -> list[dict[str, Any]]:
-    """Every number format and recipe, by the names that options take."""
+    """Every number format and recipe, by the names that options take; what means one of several has no figures of its own."""
     from costmodel.precision import PRECISIONS
     from planner.files.loading import load_device
-    from planner.files.naming.precisions import WORDS
+    from planner.files.naming.precisions import BARE, WORDS
     from planner.files.resources import bundled
 
     formats = [load_device(name).device.formats for name in bundled("devices")]
-    return [
+    rows = [
         {
             "name": name,
             **known.formats(),
@@ -313,6 +313,16 @@ def precision_rows() -> list[dict[str, Any]]:
         }
         for name, known in PRECISIONS.items()
     ]
+    bare = [
+        {
+            "name": name,
+            "other_names": ", ".join(WORDS[name]),
+            _DESCRIPTION: f"{' or '.join(meant)}, as the device has it",
+        }
+        for name, meant in BARE.items()
+        if name not in PRECISIONS
+    ]
+    return [*rows, *({**dict.fromkeys(rows[0]), **row} for row in bare)]
 
 
 def schedule_rows() -> list[dict[str, Any]]:

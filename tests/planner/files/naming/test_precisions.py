@@ -12,10 +12,10 @@ from planner.files.naming.precisions import BARE, WORDS, meanings, precision_cal
 
 
 def test_every_word_means_one_thing() -> None:
-    words = [word for name, others in WORDS.items() for word in (name.replace("-", ""), *others)]
+    words = [word.lower().replace("-", "") for name, others in WORDS.items() for word in (name, *others)]
     assert len(words) == len(set(words))
     assert set(WORDS) == set(PRECISIONS) | set(BARE)
-    assert all(precision_called(name) == name for name in WORDS)
+    assert all(precision_called(word) == name for name, others in WORDS.items() for word in (name, *others))
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,17 @@ def test_every_word_means_one_thing() -> None:
         ("bf16_with_fp8_current_scaling_mixed", "fp8-tensorwise"), ("bf16_with_fp8_delayed_scaling_mixed", "fp8-delayed"),
         ("bf16-with-fp8-subchannel-scaling-mixed", "fp8-blockwise"), ("bf16_with_mxfp8_mixed", "mxfp8"),
         ("bf16_with_nvfp4_mixed", "nvfp4"), ("fp8_cs", "fp8-tensorwise"), ("fp8_mx", "mxfp8"), ("fp8_sc", "fp8-blockwise"),
-        ("bf16_mixed", "bf16"), ("fp16_mixed", "fp16"),
+        ("bf16_mixed", "bf16"), ("fp16_mixed", "fp16"), ("bf16_with_fp8_mixed", "fp8-delayed"), ("--fp8-hybrid", "fp8"),
+        ("fp8_subchannel", "fp8-blockwise"), ("fp8_delayed", "fp8-delayed"), ("fp8_current_scaling_recipe", "fp8-tensorwise"),
         # torchao, vLLM, SGLang, TensorRT-LLM
         ("rowwise_with_gw_hp", "fp8-rowwise-gw-hp"), ("awq_marlin", "w4a16"), ("gptq", "w4a16"), ("fp8_per_block", "fp8-blockwise"),
         ("experts_int8", "w8a16"), ("modelopt_fp4", "nvfp4"), ("w8a8_int8", "int8"), ("W4A16_AWQ", "w4a16"), ("W4A8_AWQ", "w4a8"),
         ("FP8_BLOCK_SCALES", "fp8-blockwise"), ("bitsandbytes", "nf4"), ("QLoRA", "nf4"), ("load_in_8bit", "w8a16"),
         ("NVFP4A16", "nvfp4a16"), ("MXFP4A16", "mxfp4a16"), ("w4a16_nvfp4", "nvfp4a16"), ("w4a16-mxfp4", "w4a16-mxfp4"),
-        ("W8A8", "int8"), ("FP8_DYNAMIC", "fp8"), ("int4_awq", "w4a16"), ("fp8_e4m3", "fp8"), ("torch.float8_e4m3fn", "fp8"),
+        ("W8A8", "int8"), ("FP8_DYNAMIC", "fp8-rowwise"), ("int4_awq", "w4a16"), ("fp8_e4m3", "fp8"), ("torch.float8_e4m3fn", "fp8"),
+        ("fp8_e5m2", "fp8"), ("fp8-per-tensor", "fp8-tensorwise"), ("fp8_perchannel", "fp8-rowwise"),
+        ("float8_tensorwise", "fp8-tensorwise"), ("float8_rowwise", "fp8-rowwise"),
+        ("int4_weight_only", "w4a16"), ("int8-weight-only", "w8a16"),
         # plain formats
         ("torch.bfloat16", "bf16"), ("bfloat16", "bf16"), ("BF16", "bf16"), ("16-mixed", "fp16"), ("float32", "fp32"), ("", None),
     ],
@@ -55,12 +59,19 @@ def test_fp8_is_what_the_framework_means() -> None:
     }
 
 
+def test_servers_scale_tensors_or_rows_in_fp8() -> None:
+    for word in ("fp8", "fp8-per-tensor", "FP8_DYNAMIC"):
+        assert [known.name for known in meanings(precision_called(word) or "", serves=True)] == ["fp8"]
+
+
 def test_answers_name_the_recipe(document: Any) -> None:
     asked = "estimate llama3-8b --gpus 8 --batch 8 --precision"
     for words, meant in (
         ("fp8 --framework megatron-bridge", "fp8-tensorwise"),
         ("FP8 --framework megatron-bridge --cluster dgx-b200", "mxfp8"),
         ("fp4 --cluster dgx-b200", "nvfp4"),
+        ("bf16_with_fp8_mixed --framework nemo --cluster dgx-b200", "fp8-delayed"),
+        ("fp8-per-tensor --cluster dgx-b200", "fp8-tensorwise"),
         ("bfloat16", "bf16"),
     ):
         assert document(f"{asked} {words}")["setting"]["precision"] == meant
@@ -69,7 +80,8 @@ def test_answers_name_the_recipe(document: Any) -> None:
 def test_mistakes_say_what_to_do(fails: Any) -> None:
     asked = "estimate llama3-8b --gpus 8 --batch 8 --precision"
     for words, message in (
-        ("fp7", "did you mean 'fp8'"),
+        ("fp7", "--precision fp7: is not known; did you mean 'fp8'"),
+        ("fp8_tensorwize", "did you mean 'fp8-tensorwise'"),
         ("mxfp8", "device 'h100-sxm' has no rate"),
         ("mxfp8", "; fp8-blockwise has scales for blocks there"),
         ("nvfp4", "it has bf16, fp16, fp32, fp8, fp8_block, int8, tf32\n"),
@@ -85,7 +97,9 @@ def test_mistakes_say_what_to_do(fails: Any) -> None:
 
 def test_precisions_are_listed(document: Any) -> None:
     rows = {row["name"]: row for row in document("list precisions")["items"]}
-    assert set(rows) == set(PRECISIONS)
+    assert set(rows) == set(PRECISIONS) | set(BARE)
+    assert "int4_weight_only" in rows["w4a16"]["other_names"]
+    assert rows["fp4"]["description"].startswith("nvfp4 or mxfp4")
     assert rows["nvfp4"]["weight_bytes"] == 3.125
     assert rows["mxfp8"]["devices"] < rows["fp8-delayed"]["devices"]
 
