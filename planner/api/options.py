@@ -22,6 +22,7 @@ from planner.api.readers import (
     Option,
     as_given,
     fixes,
+    known_precision,
     power,
     price,
     schedules,
@@ -176,7 +177,8 @@ class _Network(TypedDict, total=False):
     """What every question about the plans of a network may say."""
 
     precision: Annotated[
-        str | None, Option("--precision", "NAME", _FORMATS, words="costmodel.precision:PRECISIONS", read=as_given)
+        str | None,
+        Option("--precision", "NAME", _FORMATS, words="costmodel.precision:PRECISIONS", read=known_precision),
     ]
     optimizer: Annotated[
         str | None,

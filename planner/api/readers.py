@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
 
 from planner.api.values import MAX_GPUS, Values
-from planner.core.errors import did_you_mean
+from planner.core.errors import UnknownName, did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
 from planner.core.request import imported
 
@@ -24,6 +24,7 @@ __all__ = [
     "Option",
     "as_given",
     "fixes",
+    "known_precision",
     "power",
     "price",
     "schedules",
@@ -105,6 +106,18 @@ class Option:
 def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a reader
     """Leave it as it is: the name of a file, or what is read together with other options."""
     return value
+
+
+def known_precision(values: Values, label: str, value: Any) -> str:
+    """Check the name of a number format or recipe, and leave it as it is written."""
+    from planner.question.lookup import called
+
+    text = values.text(label, value)
+    try:
+        called(text)
+    except UnknownName as error:
+        values.add(f"{label} {text}: {error.reason}")
+    return text
 
 
 def size(values: Values, label: str, value: Any, *, shares: bool = False) -> str:

@@ -64,7 +64,7 @@ class PlannerError(ValueError):
 
 
 class UsageError(PlannerError):
-    """An option has a value that cannot be used.
+    """An option has a value that cannot be used; ``faults`` are those that it puts together, where there are several.
 
     Examples
     --------
@@ -74,6 +74,8 @@ class UsageError(PlannerError):
     ...
     planner.core.errors.UsageError: objective tokens_per_s: the network reads no tokens; objective step_time ranks its plans so
     """
+
+    faults: tuple[PlannerError, ...] = ()
 
 
 class OutputError(PlannerError):
@@ -169,7 +171,8 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
         tail = "; ".join(part for part in (f"known: {shown}" if shown else "", hint) if part)
         several = " or ".join(f"'{one}'" for one in meant)
         suggested = f"; did you mean {several}?" if several else did_you_mean(name, self.known)
-        super().__init__(f"{kind} '{name}' is not known{suggested}" + (f" ({tail})" if tail else ""))
+        self.reason = f"is not known{suggested}" + (f" ({tail})" if tail else "")
+        super().__init__(f"{kind} '{name}' {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -29,7 +29,7 @@ from planner.files.loading import (
 )
 from planner.files.naming.frameworks import framework_of
 from planner.files.naming.optimizers import optimizer_called
-from planner.files.naming.precisions import BARE, precision_called
+from planner.files.naming.precisions import BARE, nearest_precision, precision_called
 from planner.importers.networks import load_model
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def look_up(
     if len(faults) == 1:
         raise faults[0]
     if faults:
-        raise UsageError("\n".join(str(fault) for fault in faults))
+        error = UsageError("\n".join(str(fault) for fault in faults))
+        error.faults = tuple(faults)
+        raise error
     return model, cluster, collectives, restriction, calibrated, framework
 
 
@@ -175,8 +177,9 @@ def called(precision: str | None) -> str | None:
     """
     name = None if precision is None else precision_called(precision)
     if precision is not None and name is None:
+        known, meant = {**PRECISIONS, **BARE}, nearest_precision(precision)
         hint = "list them: planner list precisions"
-        raise UnknownName(kind="precision", name=precision, known={**PRECISIONS, **BARE}, hint=hint)
+        raise UnknownName(kind="precision", name=precision, known=known, hint=hint, meant=meant)
     return name
 
 

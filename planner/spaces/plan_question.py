@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from costmodel.tolerances import EQUAL
-from planner.core.errors import UsageError
+from planner.core.errors import InputFileError, PlannerError, UnknownName, UsageError
 from planner.core.request import Request
 from planner.importers.networks import load_model
 from planner.question.choose import kind_of
@@ -78,7 +78,20 @@ def plan_question(
         raise UsageError(f"--mode {request.mode}: the plan is for {mode}")
     if "batch" in changes and request.batch is not None:
         document = kind.with_batch(document, request.batch)
-    resolved = resolve(request)
+    try:
+        resolved = resolve(request)
+    except PlannerError as error:
+        faults = getattr(error, "faults", ()) or (error,)
+        problems = [
+            loaded.document.problem((fault.kind,), f"'{fault.name}' {fault.reason}")
+            for fault in faults
+            if isinstance(fault, UnknownName)
+            and fault.kind in type(document).model_fields
+            and fault.kind not in changes
+        ]
+        if len(problems) < len(faults):
+            raise
+        raise InputFileError(problems) from None
     if resolved.space != kind.space:
         raise UsageError(kind.other_question(resolved.cluster))
     return document, request, space_of(resolved).plan_of(document, loaded.document)

@@ -359,6 +359,20 @@ def test_a_plan_names_bundled_files_by_their_own_names(tmp_path: Path, answer: A
 
 
 @pytest.mark.e2e
+def test_names_that_a_file_gives_wrong_have_their_place(fails: Any, plan_path: Path) -> None:
+    text = plan_path.read_text().replace("precision: fp32", "precision: fp8-blokwise")
+    text = text.replace("optimizer: momentum", "optimizer: adan")
+    plan_path.write_text(text)
+    said = fails("estimate", "--plan", str(plan_path))
+    for key, message in (
+        ("precision", "'fp8-blokwise' is not known; did you mean 'fp8-blockwise'"),
+        ("optimizer", "'adan' is not known; did you mean 'adam'"),
+    ):
+        line = next(n for n, row in enumerate(text.splitlines(), 1) if row.startswith(f"{key}:"))
+        assert f"plan.yaml:{line}:{len(key) + 3}: {key}: {message}" in said
+    assert "--precision fp9: is not known" in fails("estimate", "--plan", str(plan_path), "--precision", "fp9")
+
+
 def test_a_proof_says_what_it_is_about(tmp_path: Path, answer: Any) -> None:
     """One GPU saves energy and two are faster: the file must not call the first the fastest."""
     path = tmp_path / "plan.yaml"

@@ -252,7 +252,7 @@ def test_what_is_reached_is_reached(fails: Any, answer: Ask) -> None:
         ((*LLAMA, "--assume", "dp_overlap=0.5"), "--assume dp_overlap: is for training; serving has "),
         ((*LLAMA, "--assume", "memory_utilisation=1.5"), "is a share"),
         ((*LLAMA, "--prompt", "9", "--family", "data"), "leave one of them out"),
-        ((*LLAMA, "--cluster", "dgx-a100", "--precision", "fp7"), "precision 'fp7' is not known"),
+        ((*LLAMA, "--cluster", "dgx-a100", "--precision", "fp7"), "--precision fp7: is not known"),
         (("optimize", "alexnet", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
         (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--pp", "2"), "(rule encoder)"),
         (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--prefill-chunk", "256"), "(rule encoder)"),
