@@ -228,6 +228,9 @@ class Defaults:
         "none", "full", or "as_needed": what memory asks for.
     selective_blocks : int
         Selective recomputation recomputes every n-th block whole; 0: the attention of every block.
+    selective_modules : bool
+        Selective recomputation runs modules again that are kernels of their own (`costmodel.mesh.modules.is_repeated`), not every cheap
+        layer.
     interleaves : bool
         Its runs interleave the chunks of their pipelines, as many as are fastest.
     accumulates : bool
@@ -256,6 +259,7 @@ class Defaults:
     zero_stage: int | None = None
     recompute: str | None = None
     selective_blocks: int = 0
+    selective_modules: bool = False
     interleaves: bool = False
     accumulates: bool = True
     last_micro_batch_is_smaller: bool = False

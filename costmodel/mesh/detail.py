@@ -105,7 +105,7 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     check_splits(graph, model.modules, plan)
     rows = []
     for number, kind in enumerate(model.modules.kinds):
-        facts = saved_facts(graph, kind)
+        facts = saved_facts(model.workload, kind)
         for position, role in enumerate(module_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
             total = {name: np.zeros(1) for name in MODULE_COLUMNS}

@@ -64,7 +64,7 @@ def add_saved(
     had to be brought into another layout than it left its producer in (gathered ones are gathered again). Selective recomputation drops
     what cheap layers make, and keeps what they read. Layers without a backward pass keep nothing.
     """
-    facts = saved_facts(workload.graph, kind)
+    facts = saved_facts(workload, kind)
     for position, shard in shards.items():
         add_saved_layer(total, workload, assumptions, kind, keys, position, roles[position], facts[position], shard)
 
@@ -73,7 +73,7 @@ def add_saved_inputs(total: dict[str, FloatArray], workload: Workload, kind: Mod
     """The same of what enters the module."""
     graph, width = workload.graph, workload.precision.activation_bytes
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    facts = saved_facts(graph, kind)
+    facts = saved_facts(workload, kind)
     has_backward = any(layer.has_backward for layer in facts)
     for source, reading in _read_from_outside(graph, kind).items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
@@ -232,16 +232,17 @@ class SavedFacts:
     feeds_loss: bool
 
 
-def saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
+def saved_facts(workload: Workload, kind: ModuleKind) -> list[SavedFacts]:
     """Facts of every layer of a module, in training."""
-    return graph.once(("saved facts", kind), lambda: _saved_facts(graph, kind))
+    graph, modules = workload.graph, workload.framework.defaults.selective_modules
+    return graph.once(("saved facts", kind, modules), lambda: _saved_facts(graph, kind, modules=modules))
 
 
-def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
+def _saved_facts(graph: Graph, kind: ModuleKind, *, modules: bool) -> list[SavedFacts]:
     needs = graph.needs_gradient
     layers = [graph.layers[index] for index in kind.layers]
     reading = [kind.readers(p) for p in range(len(layers))]
-    repeated = [is_repeated(graph, kind, p) for p in range(len(layers))]
+    repeated = [is_repeated(graph, kind, p, modules=modules) for p in range(len(layers))]
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     # A layer that only draws a mask again needs no input for it.
     again = keeping.copy()

@@ -19,6 +19,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined
 from costmodel.mesh.plan import MeshBatch
 from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION
 from costmodel.workload import Workload
 
 __all__ = [
@@ -221,33 +222,55 @@ def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow
     """
     if not workload.training:
         return GradientFlow(through=False, to_inputs=False, runs_again=False)
-    return workload.graph.once(("flow", kind, position), lambda: _flow(workload.graph, kind, position))
+    modules = workload.framework.defaults.selective_modules
+    return workload.graph.once(
+        ("flow", kind, position, modules), lambda: _flow(workload.graph, kind, position, modules=modules)
+    )
 
 
-def _flow(graph: Graph, kind: ModuleKind, position: int) -> GradientFlow:
+def _flow(graph: Graph, kind: ModuleKind, position: int, *, modules: bool) -> GradientFlow:
     index, needs = kind.layers[position], graph.needs_gradient
     reading = any(needs[kind.layers[reader]] for reader in kind.readers(position))
     return GradientFlow(
         through=needs[index],
         to_inputs=any(needs[u] for u in graph.producers[index]),
-        runs_again=is_repeated(graph, kind, position) and (needs[index] or reading),
+        runs_again=is_repeated(graph, kind, position, modules=modules) and (needs[index] or reading),
     )
 
 
-def is_repeated(graph: Graph, kind: ModuleKind, position: int) -> bool:
+_NORMS = frozenset({"rms_norm", "layer_norm"})
+
+
+def is_repeated(graph: Graph, kind: ModuleKind, position: int, *, modules: bool = False) -> bool:
     """Whether selective recomputation runs a layer of a module again instead of keeping what it makes.
 
     Cheap layers, attention that is written out, and the matrices that spread the narrow vectors of latent attention over its heads: those
     keep many times what they read (DeepSeek-V3, arXiv:2412.19437, section 3.2.3: norms and up-projections are computed again;
     Megatron-LM, ``--recompute-modules mla_up_proj``).
+
+    With ``modules`` (`Defaults.selective_modules`), only what ``--recompute-modules core_attn layernorm mla_up_proj moe_act`` names: of
+    the cheap layers, norms before a mixture and before latent attention. Others are a part of the matrix behind them, which keeps what
+    enters it, and there is none for the activation of a dense MLP (Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py:
+    pre_mlp_layernorm and input_layernorm are IdentityOp but for experts and for latent attention).
     """
     layer = graph.layers[kind.layers[position]]
     if layer.is_recomputable:
-        return True
+        is_apart = layer.kind in ATTENTION or (layer.kind in _NORMS and _enters_module(graph, kind, position))
+        return is_apart or not modules
     if layer.kind != "linear" or layer.output_shape[0] <= layer.input_shapes[0][0]:
         return False
     readers = kind.readers(position)
     return bool(readers) and all(graph.layers[kind.layers[r]].kind == "latent_attention" for r in readers)
+
+
+def _enters_module(graph: Graph, kind: ModuleKind, position: int) -> bool:
+    """Whether a norm is before a mixture, or with others and with matrices before latent attention."""
+    readers = [(r, graph.layers[kind.layers[r]].kind) for r in kind.readers(position)]
+    return any(
+        name in ("moe", "latent_attention")
+        or ((name == "linear" or name in _NORMS) and _enters_module(graph, kind, reader))
+        for reader, name in readers
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,15 +120,15 @@ def recompute_of(job: Job) -> Recompute:
 
 
 def _selected_modules(job: Job) -> tuple[str, ...]:
-    """What selective recomputation runs again in the words of Megatron Core (megatron/core/transformer/transformer_config.py).
+    """What selective recomputation runs again (`costmodel.mesh.modules.is_repeated`) in the words of Megatron Core.
 
     Latent attention is fused, and keeps hardly more than the matrices before it make.
     """
     words = {word for argument in (job.other.arguments if job.other else ()) for word in argument}
-    modules = ["layernorm", "mla_up_proj"] if "--multi-latent-attention" in words else ["core_attn"]
-    if "--num-experts" in words or (job.network is not None and job.network.experts):
-        modules.append("moe_act")
-    return tuple(modules)
+    is_latent = "--multi-latent-attention" in words
+    has_experts = "--num-experts" in words or (job.network is not None and job.network.experts > 0)
+    modules = ["layernorm", "mla_up_proj"] if is_latent else ["core_attn", *(["layernorm"] if has_experts else [])]
+    return (*modules, *(["moe_act"] if has_experts else []))
 
 
 TITLE = "Megatron-LM"

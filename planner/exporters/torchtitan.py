@@ -39,7 +39,7 @@ FIELDS = {
     "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",
     "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; v0.2.2: local_batch_size, pipeline_parallel_microbatch_size",
     "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; v0.2.2: global_batch_size",
-    "recompute": "activation_checkpoint; by hand: what selective recomputes",
+    "recompute": "activation_checkpoint; -: selective, which recomputes what torchtitan chooses",
     "recompute_blocks": "all blocks; -: fewer",
     "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
     "offload_activations": "-: no setting",
@@ -123,11 +123,6 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
         training["disable_cuda_graphs"] = True
     if plan.offload_optimizer and plan.zero_stage:
         training["enable_cpu_offload"] = True
-    if plan.recompute == "selective":
-        account.left_to_user(
-            "recompute",
-            "selective is written, whose operations are torchtitan's choice: those of the plan are the attention's",
-        )
     return {
         "parallelism": parallelism,
         "training": training,

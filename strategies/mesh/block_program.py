@@ -267,7 +267,7 @@ def _figures(prices: ModulePrices, position: int, role: LayerRole, keys: RowKeys
     total = _empty(len(keys))
     model, kind = prices.model, prices.kind
     weight_gradient_s = add_layer(total, model.workload, prices.groups, kind, position, role, keys)
-    facts = saved_facts(model.workload.graph, kind)[position]
+    facts = saved_facts(model.workload, kind)[position]
     add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts)
     costs = [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]
     return [*costs, weight_gradient_s]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from costmodel.mesh.detail import layer_rows
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.sizes import sizes_of
 from costmodel.precision import PRECISIONS
@@ -166,6 +167,33 @@ def test_formats_that_are_accepted_are_those_that_are_written(framework: str, na
         return
     with pytest.raises(UsageError, match=rf"precision {name}: .* no such format or recipe; allowed: precision fp32 or"):
         mesh_space(resolve(request))
+
+
+# Megatron Core, gpt_layer_specs.py: norms are kernels of their own before experts and before latent attention only.
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize(
+    ("model", "modules", "dropped"),
+    [
+        ("llama3-8b", ["core_attn"], set()),
+        ("mixtral-8x7b", ["core_attn", "layernorm", "moe_act"], {"norm2", "experts"}),
+        (
+            "deepseek-v3",
+            ["layernorm", "mla_up_proj", "moe_act"],
+            {"norm2", "experts", *(f"attention.{name}" for name in ("norm", "q_norm", "q_b", "kv_norm", "kv_b"))},
+        ),
+    ],
+)
+def test_selective_recomputation_drops_what_the_written_modules_drop(
+    target: str, model: str, modules: list[str], dropped: set[str]
+) -> None:
+    space = space_of(exporter_of(target).FRAMEWORK, model, 8)
+    plan = MeshPlan(dp_shard=8, zero_stage=1, num_micro_batches=8, recompute="selective")
+    rows = [row for row in layer_rows(space.model, plan) if row.saved_selective_bytes < row.saved_bytes]
+    assert {row.name for row in rows} == dropped
+    written = " ".join(settings_written(export_of(space, plan, target)))
+    assert (
+        f"--recompute-modules {' '.join(modules)}" in written or f"recompute_modules=[{','.join(modules)}]" in written
+    )
 
 
 @pytest.mark.parametrize("framework", sorted(TARGETS))
