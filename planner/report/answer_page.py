@@ -43,7 +43,8 @@ figure svg[role=img]{max-width:150mm}.pair svg[role=img]{max-width:125mm}}
 """
 )
 
-# Draws every figure of the page, in the colours of the page, again when these change; the SVG stays where a plot cannot be drawn.
+# Draws every figure of the page, in the colours of the page, again when these change, and higher where a narrow screen breaks its legend;
+# the SVG stays where a plot cannot be drawn.
 _SCRIPT = """\
 (function(){
 var all=JSON.parse(document.getElementById("figures").textContent),dark=matchMedia("(prefers-color-scheme:dark)");
@@ -52,8 +53,10 @@ return typeof x==="number"?x:coloured(x,p)});if(v&&typeof v==="object"){var o={}
 function show(){document.querySelectorAll(".live").forEach(function(box){var f=all.figures[box.dataset.figure],
 p=all.palettes[dark.matches?"dark":"light"];
 Plotly.react(box,coloured(f.data,p),coloured(f.layout,p),{responsive:true,displaylogo:false,showTips:false,
-modeBarButtons:[["toImage","zoom2d","pan2d","resetScale2d"]]}).then(function(){box.parentNode.classList.add("is-live")})})}
-show();dark.addEventListener("change",show)})();"""
+modeBarButtons:[["toImage","zoom2d","pan2d","resetScale2d"]]}).then(function(){box.parentNode.classList.add("is-live");
+var l=box.querySelector(".legend"),more=l?Math.ceil(l.querySelector(".scrollbox").getBoundingClientRect().height)+9-f.layout.meta.legend:0;
+if(more>0)Plotly.relayout(box,{height:f.layout.height+more,"legend.maxheight":1})})})}
+show();[dark,matchMedia("(max-width:560px)")].forEach(function(m){m.addEventListener("change",show)})})();"""
 
 
 def figure_html(figure: Figure, *, live: bool) -> str:
@@ -311,7 +314,7 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
             ],
         ),
         numbers(
-            "waiting",
+            "exposed comm.",
             "share of the step that waits for the network",
             (plan.exposed_communication_share for plan in plans),
             percent,

@@ -85,9 +85,11 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _layout(height: int, legend: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A layout whose height has so many px for the legend; the page's script adds what a narrow screen needs beyond them."""
     return {
         "height": height,
+        "meta": {"legend": legend},
         "margin": {"l": 8, "r": 12, "t": 30, "b": 8},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@text", "activecolor": "@strong"},
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -136,10 +138,11 @@ def _rows(figure: Rows) -> dict[str, Any]:
     if figure.whiskers:
         data.append(_whiskers(figure, names))
     more: dict[str, Any] = {"barmode": "stack", "bargap": 0.35}
-    height, ends = 110 + 34 * len(names) + 20 * -(-len(figure.kinds) // 3), {}
+    legend = 20 * -(-len(figure.kinds) // 3)
+    height, ends = 110 + 34 * len(names) + legend, {}
     if figure.is_timeline:
         more = {"barmode": "overlay", "bargap": 0.15}
-        height = 130 + (26 if len(names) <= 16 else 14) * len(names)
+        height, legend = 130 + (26 if len(names) <= 16 else 14) * len(names), 50
         ends = {"range": [0, max(box.end for box in figure.boxes)]}
     if figure.limit is not None:  # across all bars
         line = {"color": "@vermilion", "width": 1.5, "dash": "dash"}
@@ -154,7 +157,7 @@ def _rows(figure: Rows) -> dict[str, Any]:
         }
         more["shapes"] = [{**across, "line": line}]
     y = _axis("", autorange="reversed", categoryorder="array", categoryarray=names)
-    return {"data": data, "layout": _layout(height, _axis(figure.axis, **ends), y, **more)}
+    return {"data": data, "layout": _layout(height, legend, _axis(figure.axis, **ends), y, **more)}
 
 
 def _whiskers(figure: Rows, names: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +204,7 @@ def _plot(figure: Plot) -> dict[str, Any]:
         counts = sorted(set(figure.xs))
         x = _axis(figure.x_axis, type="log", tickvals=counts, ticktext=[f"{count:,.0f}" for count in counts])
     y = _scaled(figure.y_axis, figure.ys, log=figure.log_y)
-    return {"data": data, "layout": _layout(400, x, y)}
+    return {"data": data, "layout": _layout(400, 50, x, y)}
 
 
 def _line(name: str, xs: Sequence[float], ys: Sequence[float]) -> dict[str, Any]:

@@ -255,13 +255,15 @@ def _between(
     xs, ys = [a for a, _ in points], [b for _, b in points]
     if len(points) < len(plans) or max(ys) <= min(ys) * (1 + EQUAL):
         return None
+    best = front(points)
     dots = tuple(
-        Dot(x=a, y=b, title=title, group=_gpus(plan), on_front=best)
-        for plan, (a, b), title, best in zip(plans, points, titles, front(points), strict=True)
+        Dot(x=a, y=b, title=title, group=_gpus(plan), on_front=is_best)
+        for plan, (a, b), title, is_best in zip(plans, points, titles, best, strict=True)
     )
+    said = "the line joins plans that none beats on both" if sum(best) > 1 else "one plan is the best on both"
     return Plot(
         name=name,
-        caption=f"{caption}; the line joins plans that none beats on both.",
+        caption=f"{caption}; {said}.",
         x_axis=x[0],
         y_axis=y[0],
         dots=dots,

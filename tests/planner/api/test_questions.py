@@ -408,3 +408,12 @@ def test_import_is_quick_and_pulls_in_nothing() -> None:
     code = f"import sys, planner; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
+
+
+def test_mfu_of_a_plan() -> None:
+    plan = planner.optimize("llama3-8b", nodes=1, cluster="h100", time_limit="30s").best
+    # 6 FLOP per weight and token, and attention beside them.
+    assert plan.mfu is not None
+    assert plan.tokens_per_s is not None
+    assert plan.mfu * 8 * 989.4e12 > 6 * 7.5e9 * plan.tokens_per_s
+    assert planner.optimize("alexnet", gpus=1).best.mfu is None

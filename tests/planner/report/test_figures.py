@@ -8,9 +8,11 @@ import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import planner
 from costmodel.fields import Figure as Declared
 from costmodel.fields import labels_of
 from costmodel.layerwise.plan import LAYERWISE_FIGURES
@@ -21,7 +23,7 @@ from costmodel.timeline import Tracks, TrackSpan
 from planner.core.request import Request
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import COLOURS, Box, Dot, Figure, Line, Plot, Rows, colour_of
-from planner.report.figures.standard import front, memory, shown_plans, timeline
+from planner.report.figures.standard import curve_figure, front, memory, pareto, shown_plans, timeline
 from planner.report.figures.svg import NARROW, WIDE, draw, linear_ticks, log_ticks, number_text, svg_file
 from planner.report.page import json_text_for_script
 from planner.report.tables import waterfall
@@ -300,3 +302,29 @@ def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     assert mixed.limit is None
     assert "capacity" not in mixed.caption
     assert mixed.rows[:2] == ("#1 (a GPU of 75.7 GiB)", "#2 (a GPU of 37.8 GiB)")
+
+
+def test_a_caption_promises_a_line_only_where_there_is_one() -> None:
+    answer = optimize(Request(model="alexnet", gpus=4, top=3))
+    figures = pareto(list(shown_plans(answer).values()))
+    assert figures
+    for figure in figures:
+        assert ("the line joins" in figure.caption) is bool(figure.front), figure.name
+    first, *others = answer.plans
+    worse = {"step_time_s": 2 * first.step_time_s, "memory_bytes_per_gpu": 2e12}
+    beaten = [replace(plan, figures={**plan.figures, **worse}) for plan in others]
+    (only,) = (figure for figure in pareto([first, *beaten]) if figure.name == "pareto memory")
+    assert only.caption.endswith("; one plan is the best on both.")
+    assert not only.front
+
+
+def test_a_scaling_curve_is_drawn_as_it_is(tmp_path: Path) -> None:
+    curve = planner.scale("alexnet", workers=[1, 2, 4])
+    drawn = curve_figure(curve.raw)
+    assert drawn.lines[0].xs == (1.0, 2.0, 4.0)
+    rates = [point.global_batch / point.step_time_s for point in curve.points]
+    assert drawn.lines[0].ys == pytest.approx(rates)
+    path = curve.write_plot(tmp_path / "folder" / "scale.svg")
+    assert path.read_text(encoding="utf-8").startswith("<svg")
+    with pytest.raises(planner.UsageError, match=r"a figure ends in \.svg or \.png"):
+        curve.write_plot(tmp_path / "scale.pdf")

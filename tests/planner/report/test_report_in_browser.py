@@ -228,3 +228,24 @@ def test_links_of_the_contents_lead_somewhere(browser: Browser, pages: dict[str,
         assert lost == []
         ids = browser.run('return [...document.querySelectorAll("[id]")].map(e=>e.id)')
         assert len(ids) == len(set(ids))
+
+
+# Height of every legend, and that of its scroll bar; and of the room for the bars or curves.
+LEGENDS = """
+return [...document.querySelectorAll(".live")].map(e=>{const l=e.querySelector(".legend"),b=l&&l.querySelector(".scrollbar");
+return [e.dataset.figure,b?+b.getAttribute("height"):0,l?l.getBoundingClientRect().height:0,e._fullLayout._size.h]});
+"""
+
+
+@pytest.mark.e2e
+@live_only
+@pytest.mark.parametrize("name", NAMES)
+def test_no_legend_is_cut_on_a_telephone(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    opened(browser, pages[f"{name}-live"], width=1200)
+    browser.until(IS_DRAWN)
+    wide = {figure: room for figure, *_, room in browser.run(LEGENDS)}
+    opened(browser, pages[f"{name}-live"], width=390)
+    browser.until(IS_DRAWN)
+    for figure, bar, _, room in browser.until(LEGENDS):
+        assert bar == 0, figure
+        assert room >= 0.6 * wide[figure], figure  # the legend takes none of the bars' room
