@@ -50,7 +50,7 @@ def refused(fails: Any, folder: Path, command: str, code: int = 2) -> str:
         ("optimize mixtral-8x7b --gpus 8 --ep 3", "ep 3 does not divide the 8 experts; allowed: 1, 2, 4, 8"),
         ("optimize mixtral-8x7b --gpus 8 --ep 8 --pp 2", "ep 8 x pp 2 = 16 is more than --gpus 8"),
         (f"{LLAMA} --optimizer adam8", "; did you mean 'adam-8bit'?"),
-        (f"{LLAMA} --framework megatron --pp 1 --schedule zb_h2", "--framework megatron-lm --schedule zb_h2 exclude each other: pipelines of"),
+        (f"{LLAMA} --framework megatron --pp 1 --schedule zb_h2", "--schedule zb_h2 exclude each other: pipelines of Megatron-LM"),
         (f"{LLAMA} --schedule ,", "--schedule ,: must be gpipe, 1f1b"),
         (f"{LLAMA} --doc-lengths ,", "--doc-lengths ,: names no number"),
         (f"{LLAMA} --offload both", "optimizer, activations or none; did you mean 'optimizer,activations'?"),
