@@ -267,7 +267,10 @@ def operator_tables(data: Data) -> list[str]:
         Line(name="**PipeDream's operators**, bundled", errors=errors(operators.predict(profiled, DEFAULT))),
         Line(name="left out by network", errors=_profiler_left_out(profiled)),
         Line(name="without the profiler's own time", errors=errors(_without_profiler(profiled))),
-        Line(name="**best matrix rate** (MAMF), bundled", errors=errors(kernels.predict_peaks(matrices, DEFAULT))),
+        Line(
+            name="**best matrix rate** (maximum achievable matmul FLOPS), bundled",
+            errors=errors(kernels.predict_peaks(matrices, DEFAULT)),
+        ),
     ]
     return _table("operators", lines)
 

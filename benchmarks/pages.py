@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 __all__ = ["measurements", "put", "table"]
@@ -11,10 +12,13 @@ __all__ = ["measurements", "put", "table"]
 def measurements() -> Path:
     """The folder with the tables of measurements; PLANNER_REFERENCE_DATA names it or the folder above it."""
     given = os.environ.get("PLANNER_REFERENCE_DATA")
-    if not given:
-        raise SystemExit("PLANNER_REFERENCE_DATA names no folder with the tables of measurements")
-    folder = Path(given)
-    return folder / "measurements" if (folder / "measurements").is_dir() else folder
+    folder = Path(given or "")
+    folder = folder / "measurements" if (folder / "measurements").is_dir() else folder
+    if not given or not any(folder.glob("*.csv")):
+        where = f" at {folder}" if given else ""
+        print(f"tables of measurements not found{where}; set PLANNER_REFERENCE_DATA", file=sys.stderr)
+        raise SystemExit(2)
+    return folder
 
 
 def table(folder: Path, name: str) -> Path:

@@ -21,7 +21,7 @@ import numpy as np
 from costmodel.hardware.cluster import LinkRow, link_rows
 from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.mesh.communication import Division, mesh_strides
-from costmodel.mesh.memory import add_saved_layer, saved_facts
+from costmodel.mesh.memory import add_saved_inputs, add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS
 from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
@@ -59,7 +59,7 @@ class LayerRow:
     tp_exchange_s: float  # both passes
     weight_count: int  # of the whole layer
     weights_per_rank: int
-    saved_bytes: float  # that it adds to what a micro-batch keeps for the backward pass, nothing recomputed
+    saved_bytes: float  # that it adds to what a micro-batch keeps for the backward pass, nothing recomputed; with what the next block reads
     saved_selective_bytes: float  # the same under selective recomputation
 
 
@@ -112,6 +112,9 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
             add_layer(total, model.workload, model.groups, kind, position, role, keys)
             if model.workload.training:
                 add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts[position])
+                # What a block reads is made by the last layer of the one before; what the head reads is shown where it does.
+                if position == (len(kind.layers) - 1 if layer.block else 0):
+                    add_saved_inputs(total, model.workload, kind, keys)
             one = {name: float(value[0]) for name, value in total.items()}
             rows.append(
                 LayerRow(

@@ -19,7 +19,7 @@ SENTENCES: Mapping[str, str] = {
     "interrupted": "interrupted: the best so far is shown",
     "out_of_time": "stopped by the time limit: --time-limit gives the search longer",
     "numbers_without_source": "{file} has no 'source', so nobody can tell where its numbers come from",
-    "memory_limit_above_device": "--memory-limit {limit} is more than a {device} has: {capacity_bytes:bytes}",
+    "memory_limit_above_device": "--memory-limit {limit} is more than one {device} has: {capacity_bytes:bytes}",
     "does_not_fit": (
         "does not fit: [{group} ]needs {needed_bytes:bytes} per GPU, there are {capacity_bytes:bytes}"
         "[; most of it are {largest} ({largest_bytes:bytes})]"
@@ -37,7 +37,7 @@ SENTENCES: Mapping[str, str] = {
         "--assume host_launch_s=... and host_collective_s=..."
     ),
     "power_limited": (
-        "a {device} is at its power limit[ of {power_w:g} W] in large products: in {number_format} they run at {share:share} of what they "
+        "{device} is at its power limit[ of {power_w:g} W] in large products: in {number_format} they run at {share:share} of what they "
         "reach at full clocks (`planner list devices {device} -v`)"
     ),
     "fits_with": "it fits with {options}: {step_time_s:time} per step",

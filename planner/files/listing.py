@@ -60,9 +60,9 @@ def _rate_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         first = its[0]
         power = "" if first["power_w"] is None else f"{first['power_w']:g} W"
         title = first[_DESCRIPTION] if power in first[_DESCRIPTION] else f"{first[_DESCRIPTION]}, {power}"
-        sources = [(key, first[f"{key.lower()}_source"]) for key in ("Peak", "Best", "Sustained")]
-        blocks += [Heading(name), Sentence(title), rate_table(its)]
-        blocks.append(Facts(tuple((key, text) for key, text in sources if text)))
+        peak = [("Peak", first["peak_source"])] if first["peak_source"] else []
+        reached = [(key, first[f"{key.lower()}_source"] or _NOT_FOUND) for key in ("Best", "Sustained")]
+        blocks += [Heading(name), Sentence(title), rate_table(its), Facts((*peak, *reached))]
     return [*blocks, *assumed_rates(rows)]
 
 
@@ -89,9 +89,10 @@ def assumed_rates(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 # The rule is that of `Device.best` and `Device.sustained`.
 _ASSUMED = (
-    "* assumed, as nobody measured it: the share of the format most alike, or a usual share of the peak; at the power limit, all of the "
-    "best rate where no format has another."
+    "* not measured. Best: the same share of the peak as the format most alike, as a fit, or 80 %. Sustained: the same share of the best "
+    "rate as the format most alike, or all of it."
 )
+_NOT_FOUND = "assumed: no public measurement found"
 
 
 def _rate(row: Mapping[str, Any], key: str) -> str:
@@ -150,7 +151,10 @@ def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for path in files:
-        device, source = load_device(str(path)).device, parse_document(path).value.get("source") or {}
+        device, content = load_device(str(path)).device, parse_document(path).value
+        source = dict(content.get("source") or {})
+        if "matmul_fraction" in content.get("efficiency", {}) and "efficiency" in source:  # a fit to whole steps
+            source.setdefault("best", source["efficiency"])
         rows += [
             {
                 "name": path.stem,

@@ -222,7 +222,7 @@ class _Run:
 
     def _report(self, done: int, total: int) -> None:
         if self.progress is not None:
-            self.progress("opening cells", done / max(total, 1))
+            self.progress("opening groups of plans", done / max(total, 1))
 
     def _bounded_nodes(self) -> tuple[Columns, FloatArray]:
         """Nodes that may hold a better plan than those at hand, with their bounds, the best first."""

@@ -34,8 +34,8 @@ def _run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", ["accuracy.py", "accuracy_kernels.py", "gate.py", "intervals.py"])
 def test_scripts_find_their_modules_and_say_that_the_tables_are_missing(name: str, tmp_path: Path) -> None:
     found = _run(name, tmp_path)
-    assert found.returncode == 1
-    assert found.stderr.strip() == "PLANNER_REFERENCE_DATA names no folder with the tables of measurements"
+    assert found.returncode == 2
+    assert found.stderr.strip() == "tables of measurements not found; set PLANNER_REFERENCE_DATA"
 
 
 @pytest.mark.e2e

@@ -14,7 +14,7 @@ from planner.core.objectives import better_word
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, compared_words, paid_text, rows_table
-from planner.spaces.mesh.plans import splits_in_words
+from planner.spaces.mesh.plans import mesh_plan_in_words, splits_in_words
 
 if TYPE_CHECKING:
     from costmodel.mesh.detail import StageRow
@@ -61,13 +61,13 @@ class MeshReport(SpaceReport):
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
-        splits = answer.best.plan.block_splits
-        own = [text for check, text in _checked(answer) if splits and check.best and check.best.block_splits == splits]
+        own = [split_text(check) for check in _checked(answer) if _is_of_best(check, answer)]
         faster = [] if answer.fastest is None else [("Fastest", _fastest(answer, answer.fastest))]
         return [*faster, ("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
-        return [("Inside the blocks", text) for _, text in _checked(answer)]
+        others = [check for check in _checked(answer) if not _is_of_best(check, answer)]
+        return [("Inside the blocks", f"{mesh_plan_in_words(check.plan)}: {split_text(check)}") for check in others]
 
     def estimate_blocks(self, estimate: Estimate) -> list[Block]:
         ranked, stages = estimate.ranked, estimate.tables["stages"]
@@ -142,9 +142,16 @@ def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
     return f"{compared} {name}: {plain.summary} ({paid_text(plain, answer.objective)})"
 
 
-def _checked(answer: Answer) -> list[tuple[SplitCheck, str]]:
-    """What was found out about splits, and its words."""
-    return [(check, split_text(check)) for check in answer.details.get("splits", ())]
+def _checked(answer: Answer) -> Sequence[SplitCheck]:
+    """What was found out about splits."""
+    checks: Sequence[SplitCheck] = answer.details.get("splits", ())
+    return checks
+
+
+def _is_of_best(check: SplitCheck, answer: Answer) -> bool:
+    """Whether the best plan has the splits that were found."""
+    splits = answer.best.plan.block_splits
+    return bool(splits) and check.best is not None and check.best.block_splits == splits
 
 
 def split_text(check: SplitCheck) -> str:

@@ -249,8 +249,13 @@ def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: An
     """What is assumed is what the file does not state; devices without a measured rate say so."""
     shown = answer("list", "devices", "b200", "k20", "-v", "--width", "150")
     assert shown.startswith("b200\nNVIDIA B200 in an HGX or DGX B200, 1000 W (Blackwell, 2024)\n\n" + B200_RATES)
-    assert "Sustained: the MSMF of ml-engineering" in shown
-    assert shown.rstrip().splitlines()[-2].startswith("* assumed, as nobody measured it")
+    assert "Sustained: the maximum sustainable matmul FLOPS (MSMF) of" in shown
+    assert shown.rstrip().splitlines()[-2].startswith("* not measured. Best: the same share")
+    assert "fit to published steps" in answer(
+        "list", "devices", "tpu-v5e", "-v", "--width", "150"
+    )  # a fit to whole steps
+    unknown = answer("list", "devices", "trainium2", "-v", "--width", "150")
+    assert unknown.count("assumed: no public measurement found") == 2
     files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in bundled("devices").values()}
     rows = document("list devices -v")["items"]
     assert {row["name"] for row in rows} == set(files)
@@ -258,7 +263,10 @@ def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: An
         name, number_format = row["name"], row["format"]
         for kind in ("best", "sustained"):
             assert row[f"{kind}_is_assumed"] == (number_format not in files[name].get(kind, {})), (name, number_format)
-            assert row[f"{kind}_source"] == files[name]["source"].get(kind)
+            fit = kind == "best" and "matmul_fraction" in files[name].get("efficiency", {})
+            assert row[f"{kind}_source"] == files[name]["source"].get(
+                kind, files[name]["source"]["efficiency"] if fit else None
+            )
         assert row["sustained_share"] == row["sustained_flop_per_s"] / row["peak_flop_per_s"]
     mine = tmp_path / "mine.yaml"
     mine.write_bytes(bundled("devices")["b200"].read_bytes())
