@@ -88,6 +88,7 @@ def test_a_batch_in_tokens_is_one_in_samples() -> None:
         ({"model": "gpt2", "batch": "3000 tokens"}, "--batch 2 is 2,048 tokens"),
         ({"model": "gpt2", "batch": "500 tokens"}, "--batch 1 is 1,024 tokens"),
         ({"model": "alexnet", "batch": "1M tokens"}, "samples of 'alexnet' have no tokens; give samples"),
+        ({"model": "gpt2", "batch": "4Mi tokns"}, "--batch 4Mi tokns: unknown unit 'tokns'; did you mean 'tokens'?"),
         ({"batch": "1M tokens"}, "tokens need --seq, or a network"),
         ({"model": "gpt2", "batch": "1G tokens"}, "is 976,562.50 samples of 1,024 positions, not a whole number; --batch 1048576 is"),
         ({"model": "gpt2", "batch": "0 tokens"}, "must be a whole number"),
