@@ -191,7 +191,7 @@ def test_a_fast_plan_is_not_the_cheapest(answer: Any) -> None:
     out = answer("explain", "alexnet", "--gpus", "8", "--family", "data", "--objective", "money", "--width", "200")
     assert "is cheaper." not in out
     assert "Against the best plan: +" in out
-    assert re.search(r", 0\.0000\d+ USD on 1 of 8 GPUs of one worker", out)
+    assert re.search(r", 0\.\d+ USD per M samples on 1 of 8 GPUs of one worker", out)
     assert "No plan of the stated space is cheaper." in answer(
         "explain", "alexnet", "--gpus", "8", "--objective", "money", "--width", "200"
     )
