@@ -69,6 +69,12 @@ _NANOTRON: Grid = {
 }
 
 
+_COMMUNICATORS: Grid = {
+    "communicator_bytes": tuple(n * 4e8 for n in range(12)),
+    "allocator_slack": (0.0, 0.02, 0.04, 0.06, 0.08),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Rows that share a fit, whose constants are looked for on a grid.
@@ -93,6 +99,8 @@ class Part:
         Runs of which equal texts do the same work per slot of their pipeline, see `undisturbed`; empty: none is taken as disturbed.
     has_outliers : bool
         The median of the errors chooses, not their mean.
+    of_memory : bool
+        Errors of the memory choose, not those of the time.
     """
 
     name: str
@@ -101,6 +109,7 @@ class Part:
     folds: Mapping[str, Sequence[str]] = field(default_factory=dict)
     grid: Grid = field(default_factory=dict)
     has_outliers: bool = False
+    of_memory: bool = False
     together: str = ""
     calibration: str = ""
     same_work: Sequence[str] = ()
@@ -225,7 +234,13 @@ PARTS = (
     ),
     Part(name="Blackwell, mixtures", files=(BLACKWELL,), keep=_has_experts),
     *(
-        Part(name=f"measured memory, {name}", files=("training_moe_and_memory",), keep=keep)
+        Part(
+            name=f"measured memory, {name}",
+            files=("training_moe_and_memory",),
+            keep=keep,
+            of_memory=True,
+            **({"folds": {"model": ("model_as_published",)}, "grid": _COMMUNICATORS} if "GH200" in name else {}),
+        )
         for name, keep in {
             "dense, A100 over PCIe": lambda row: _measures_memory(row, "a100-pcie-80gb") and not _has_experts(row),
             "dense, GH200": lambda row: _measures_memory(row, "gh200") and not _has_experts(row),
@@ -320,7 +335,7 @@ class Trials:
 def trials_of(part: Part, folder: Path) -> Trials:
     """The rows that choose a part's constants, with every point of its grid."""
     keep = None if part.together else part.keep
-    return _trials(tuple(part.files), keep, tuple(part.grid.items()), folder, part.calibration)
+    return _trials(tuple(part.files), keep, tuple(part.grid.items()), folder, part.calibration, part.of_memory)
 
 
 @lru_cache(maxsize=1)  # parts that choose their constants together have the same
@@ -330,11 +345,12 @@ def _trials(
     grid: tuple[tuple[str, tuple[float, ...]], ...],
     folder: Path,
     calibration: str = "",
+    of_memory: bool = False,
 ) -> Trials:
     rows = [row for row in _rows(files, folder) if keep is None or keep(row)]
     names = [name for name, _ in grid]
     points = [tuple(zip(names, point, strict=True)) for point in itertools.product(*(values for _, values in grid))]
-    errors = np.array([errors_of(predict(rows, preset_of(point, calibration))) for point in points])
+    errors = np.array([errors_of(predict(rows, preset_of(point, calibration)), of_memory) for point in points])
     return Trials(rows=rows, points=points, errors=errors, calibration=calibration)
 
 
@@ -368,8 +384,11 @@ def without_fact(rows: Sequence[Row], change: tuple[Any, str, Any], preset: Pres
         return predict(fresh, preset)
 
 
-def errors_of(outcomes: Sequence[Outcome]) -> np.ndarray:
-    """|log(predicted / measured)| of every row; not a number where nothing was measured."""
+def errors_of(outcomes: Sequence[Outcome], of_memory: bool = False) -> np.ndarray:
+    """|log(predicted / measured)| of every row, of its time or its memory; not a number where nothing was measured."""
+    if of_memory:
+        known = [o.memory if o.memory and o.memory.measured_bytes else None for o in outcomes]
+        return np.array([abs(np.log(m.reported_bytes / m.measured_bytes)) if m else np.nan for m in known])
     found = [o.comparisons[0] if o.comparisons else None for o in outcomes]
     return np.array([abs(np.log(c.predicted_s / c.measured_s)) if c else np.nan for c in found])
 

@@ -114,7 +114,7 @@ TARGETS: tuple[Target, ...] = (
         section="Intervals: models",
     ),
     Target(part="nanotron", rows=CALM, column="regret", most=1.2, title="nanotron, runs not disturbed"),
-    Target(part="measured memory, dense", rows=r"$", column="memory", most=3, title="memory, dense"),
+    Target(part="measured memory, dense", rows=rf"$|{LEFT_OUT}", column="memory", most=3, title="memory, dense"),
     Target(part="nanotron", rows=LEFT_OUT, column="memory", most=3, title="memory, dense, nanotron"),
     Target(part="measured memory, mixtures", rows=r"$", column="memory", most=8, title="memory, mixtures"),
     Target(part="nanotron", rows=LEFT_OUT, column="recall", least=95, title="out of memory, nanotron"),

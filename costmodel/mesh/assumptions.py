@@ -304,6 +304,11 @@ class MeshAssumptions:
         "copies of the gradients in buckets of their own where ranks keep whole copies of the weights",
         "none in Megatron-LM, whose gradients are views of its buckets; 1 in PyTorch DDP without gradient_as_bucket_view",
     )
+    communicator_bytes: float = assumption(
+        0.0,
+        "memory of a device, beside the context of the driver, that the communication library takes in runs on several devices",
+        "none unless a framework says otherwise: it is part of the reserve",
+    )
     unusable_memory: float = assumption(
         0.0,
         "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",

@@ -145,9 +145,8 @@ def add_saved_layer(
         total["saved_bytes"] += entered
         total["saved_selective_bytes"] += entered
     cast = workload.precision.kept.bytes
-    kept = layer.family.saved_elements(layer, shard) * width
-    kept = kept - layer.family.cast_elements(layer, shard) * (width - cast)
-    extra = kept * facts.has_backward
+    narrower = layer.family.cast_elements(layer, shard) * (width - cast)
+    extra = (layer.family.saved_elements(layer, shard) * width - narrower) * facts.has_backward
     pieces = keys.cp if role.role in ("column", "channel", "repeated") else whole
     elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
     if role.role == "column":  # repeated key and value heads included
@@ -162,7 +161,9 @@ def add_saved_layer(
         share = uncut if workload.training else np.where(uncut > 0.0, 1.0, at_once)
         total["widest_bytes"] = np.maximum(total["widest_bytes"], share * size)
     if is_loss:
-        total["logits_bytes"] += at_once * (assumptions.logits_copies * extra if layer.kind == "softmax" else size)
+        # Two numbers of 16 bits are kept per logit; logits that leave the head in fp32 are the first copy.
+        wide = max(assumptions.logits_copies - (width == 4.0), 0.0) * extra * 2.0 / width
+        total["logits_bytes"] += at_once * (wide if layer.kind == "softmax" else size)
         total["logits_bytes"] += _made_with_the_loss(layer, shard, facts, at_once) * width
         return
     if layer.kind == "glu":  # the activation of one half
@@ -274,9 +275,8 @@ def _kept_as_read(
     layer: Layer, role: LayerRole, keys: RowKeys, width: float, assumptions: MeshAssumptions
 ) -> FloatArray | float:
     """Inputs that are kept in another layout than they were left in."""
-    kept: FloatArray | float = 0.0
-    if role.gathers and assumptions.gathered_copies:
-        kept = kept + assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
+    copies = assumptions.gathered_copies if role.gathers else 0.0
+    kept = copies * _gathered_bytes(layer, keys, width) if copies else 0.0
     return kept + _received_bytes(layer, role, keys, width) if role.moves else kept
 
 
@@ -289,12 +289,11 @@ def _gathered_bytes(layer: Layer, keys: RowKeys, width: float) -> FloatArray:
 
 def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: float) -> FloatArray:
     """Inputs in the layout in which the layer reads them, where that is not how they were left and they are not gathered again."""
-    moved = {m.input_index: m.pieces for m in role.moves or () if not (m.is_backward or m.is_gathered)}
+    own = [m for m in role.moves or () if m.input_index >= 0 and not (m.is_backward or m.is_gathered)]
     total = np.zeros(len(keys))
-    for index, pieces in moved.items():
-        if index >= 0:
-            shape = layer.input_shapes[index]
-            total += keys.micro_batch * np.ceil(np.prod(shape[1:]) / keys.cp) * shape[0] * width / pieces
+    for index, pieces in {m.input_index: m.pieces for m in own}.items():
+        shape = layer.input_shapes[index]
+        total += keys.micro_batch * np.ceil(np.prod(shape[1:]) / keys.cp) * shape[0] * width / pieces
     return total
 
 
@@ -356,6 +355,7 @@ class PipelineMemory:
     gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
     gradient_bytes: FloatArray  # (c, 1) gradients of a module before they are scattered
     buffer_bytes: FloatArray  # (c, Q)
+    context_bytes: FloatArray  # (c, 1)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
     embedding_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
     blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
@@ -422,6 +422,8 @@ class PipelineMemory:
             "gathered_bytes": _GATHERED_BLOCKS * np.max(held[0] + held[1], axis=1)[row][:, None],
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
+            "context_bytes": workload.context_bytes
+            + np.where(batch.workers > 1, assumptions.communicator_bytes, 0.0)[:, None],
             "tensors": weigh(modules, table.tensors, row),
             "embedding_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
@@ -432,9 +434,10 @@ class PipelineMemory:
         common["buffer_bytes"] = buffers + np.where(
             (batch.dp * batch.cp > 1)[:, None], np.minimum(2.0 * assumptions.bucket_bytes, gradients), 0.0
         )
-        exists = layouts.rank_first >= 0
         return [
-            cls(workload=workload, assumptions=assumptions, exists=exists, **common, **saved.under(one))
+            cls(
+                workload=workload, assumptions=assumptions, exists=layouts.rank_first >= 0, **common, **saved.under(one)
+            )
             for one in batches
         ]
 
@@ -476,7 +479,7 @@ class PipelineMemory:
         parts["logits_bytes"] = logits
         parts["buffer_bytes"] = rows_of(self.buffer_bytes, index) + np.zeros_like(activations)
         parts["slack_bytes"] = self.assumptions.allocator_slack * (activations + working + logits)
-        parts["context_bytes"] = np.full_like(activations, float(self.workload.context_bytes))
+        parts["context_bytes"] = rows_of(self.context_bytes, index) + np.zeros_like(activations)
         hosted = hosted + away
         if not exists.all():
             parts = {name: np.where(exists, value, 0.0) for name, value in parts.items()}
@@ -499,8 +502,8 @@ class PipelineMemory:
         """What does not depend on it, and what of the activations is on the host if there is room; (c, Q) each, padding not cleared."""
         every = np.arange(len(self.dense_bytes))
         activations, away = self._activations(every, np.full(len(every), on_host))
-        lasting = (1.0 + self.assumptions.allocator_slack) * (activations + self.again_bytes + self.logits_bytes)
-        return lasting + self.buffer_bytes + float(self.workload.context_bytes), away
+        working = activations + self.again_bytes + self.logits_bytes
+        return (1.0 + self.assumptions.allocator_slack) * working + self.buffer_bytes + self.context_bytes, away
 
     def _activations(self, index: IntArray, on_host: IntArray) -> tuple[FloatArray, FloatArray]:
         """Saved activations on the device and on the host, (n, Q) each.
@@ -611,9 +614,8 @@ def _of_other_positions(table: ModuleTable, row: IntArray, batch: MeshBatch, is_
     if not np.any(batch.cp > 1):
         return 0.0
     held = np.max(table.kv_bytes, axis=1)[row] * (2.0 if is_training else 1.0)
-    traded = np.max(table.heads_bytes, axis=1)[row]
-    found = np.choose(batch.cp_kind, [2.0 * held, batch.cp * held, traded])
-    return np.where(batch.cp > 1, found, 0.0)
+    of_kinds = [2.0 * held, batch.cp * held, np.max(table.heads_bytes, axis=1)[row]]
+    return np.where(batch.cp > 1, np.choose(batch.cp_kind, of_kinds), 0.0)
 
 
 class _Saved:
@@ -646,8 +648,9 @@ class _Saved:
         again = np.where(kind == _FULL, most, 0.0)
         kept = self.all_alive
         if np.any(kind == _SELECTIVE):
-            selective = weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive
-            kept = np.where(kind == _SELECTIVE, selective, kept)
+            kept = np.where(
+                kind == _SELECTIVE, weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive, kept
+            )
             again = np.where(kind == _SELECTIVE, np.max(self.all - self.selective, axis=1)[self.row][:, None], again)
             most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
         share = np.zeros_like(kept)
@@ -679,7 +682,6 @@ class _Saved:
 
     def _share(self, batch: MeshBatch) -> FloatArray:
         """What full recomputation frees, as a share of the most that it can, (c, Q): kinds of blocks differ in what they keep."""
-        modules, freed = self.layouts.rank_modules, self.freed
-        most = weigh(modules, freed, self.row)
-        again = weigh(recomputed_modules(self.layouts, batch.recompute, batch.recompute_blocks), freed, self.row)
+        most = weigh(self.layouts.rank_modules, self.freed, self.row)
+        again = weigh(recomputed_modules(self.layouts, batch.recompute, batch.recompute_blocks), self.freed, self.row)
         return np.asarray(again / np.where(most > 0, most, 1.0))

@@ -12,6 +12,7 @@ from costmodel.mesh.detail import layer_rows, stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.network.graph import Graph
+from costmodel.precision import PRECISIONS
 from tests.costmodel.mesh import plans as make
 from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, workload_of
@@ -281,6 +282,25 @@ def test_logits_are_those_of_one_micro_batch() -> None:
     model = make.model_of(make.gpt(blocks=2, positions=S, vocabulary=1000), 4 * B, make.ideal_cluster())
     plans = [MeshPlan(micro_batch=B, num_micro_batches=4), MeshPlan(micro_batch=B, num_micro_batches=4, tp=4)]
     assert model.evaluate_plans(plans).logits_bytes.tolist() == pytest.approx([6 * S * B * 1000, 6 * S * B * 250])
+
+
+@pytest.mark.parametrize(("copies", "bytes_per_logit"), [(0.5, 4), (1.0, 4), (2.0, 8), (3.0, 12)])
+def test_logits_in_fp32_are_their_own_first_copy(copies: float, bytes_per_logit: int) -> None:
+    model = make.model_of(
+        make.gpt(blocks=2, positions=S, vocabulary=1000),
+        B,
+        make.ideal_cluster(),
+        replace(make.BARE, logits_copies=copies),
+    )
+    wide = replace(model.workload, precision=PRECISIONS["fp32"])
+    costs = MeshModel.build(wide, model.cluster, model.assumptions).evaluate_plans([MeshPlan(micro_batch=B)])
+    assert costs.logits_bytes.tolist() == pytest.approx([bytes_per_logit * S * B * 1000])
+
+
+def test_communicators_take_memory_on_several_devices() -> None:
+    model = make.model_of(make.gpt(blocks=2), 8, make.ideal_cluster(), replace(make.BARE, communicator_bytes=3e9))
+    costs = model.evaluate_plans([MeshPlan(num_micro_batches=8), MeshPlan(tp=2, num_micro_batches=8)])
+    assert costs.context_bytes.tolist() == [model.workload.context_bytes, model.workload.context_bytes + 3e9]
 
 
 def test_memory_does_not_depend_on_links_and_speeds() -> None:
