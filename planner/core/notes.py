@@ -36,6 +36,14 @@ SENTENCES: Mapping[str, str] = {
         "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
         "--assume host_launch_s=... and host_collective_s=..."
     ),
+    "latency_of_buckets": (
+        "{share:share} of the step is the latency of collectives over {ranks} ranks, which every bucket of gradients or weights pays; "
+        "larger buckets help (--assume bucket_bytes_per_rank=4e6 shows by how much, the rule of Megatron-LM)"
+    ),
+    "latency_of_units": (
+        "{share:share} of the step is the latency of collectives over {ranks} ranks, which every unit of weights pays in every pass; "
+        "sharing the weights within smaller groups helps (hybrid sharding: --dp-replicate)"
+    ),
     "power_limited": (
         "{device} is at its power limit[ of {power_w:g} W] in large products: in {number_format} they run at {share:share} of what they "
         "reach at full clocks (`planner list devices {device} -v`)"

@@ -33,6 +33,8 @@ _FASTER = 0.05
 # A power limit that takes more than this of the rate of large products, in a plan that computes for most of its step, is worth a sentence.
 _LIMITED = 0.95
 _MOSTLY = 0.5
+# Latencies of the gradients' collectives are worth a sentence where they are more than this of a step.
+_LATE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,23 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     size = ranked["host_bytes_per_gpu"]
     if cluster.host is None and size:
         notes.append(Note("host_not_described", host_bytes=size, cluster=space.resolved.setting.cluster))
-    return [*notes, *_idle_assumptions(space, plan), *_domain_notes(space, ranked)]
+    return [*notes, *_latency_notes(space, ranked), *_idle_assumptions(space, plan), *_domain_notes(space, ranked)]
+
+
+def _latency_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
+    """Say that gradients and weights wait for the latency of their collectives, of which there is one per bucket or unit of weights."""
+    plan, cluster = ranked.plan, space.resolved.cluster
+    exposed_s, ranks = ranked.time_parts["dp_exposed_s"], plan.dp_shard * plan.cp
+    if exposed_s < _LATE * ranked.step_time_s:
+        return []
+    levels = tuple(dataclasses.replace(level, latency_s=0.0, ring_step_s=0.0) for level in cluster.levels)
+    at_once = space.model.with_constants(
+        space.resolved.workload, dataclasses.replace(cluster, levels=levels), space.constants
+    )
+    share = (exposed_s - float(at_once.evaluate_plans([plan]).dp_exposed_s[0])) / ranked.step_time_s
+    if share < _LATE:
+        return []
+    return [Note("latency_of_units" if plan.zero_stage == 3 else "latency_of_buckets", share=share, ranks=ranks)]
 
 
 def _idle_assumptions(space: MeshPlanSpace, plan: MeshPlan) -> list[Note]:

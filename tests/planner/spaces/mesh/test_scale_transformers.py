@@ -175,6 +175,27 @@ def test_scaling_stops_at_the_size(answer: Any, tmp_path: Path, size: str, count
 
 
 @pytest.mark.parametrize(
+    ("gpus", "options", "code"),
+    [
+        (2048, {"zero": 1}, None),
+        (64, {"zero": 1, "framework": "megatron-bridge"}, None),
+        (
+            2048,
+            {"zero": 1, "framework": "megatron-bridge"},
+            "latency_of_buckets",
+        ),  # 128 Mi gradients, however many ranks
+        (2048, {"zero": 3}, "latency_of_units"),
+        (2048, {"zero": 3, "dp_replicate": 32}, None),
+    ],
+)
+def test_latency_that_decides_is_said(document: Any, gpus: int, options: dict[str, Any], code: str | None) -> None:
+    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    asked = f"estimate llama3-8b --cluster dgx-b200 --gpus {gpus} --batch {2 * gpus} --cp 2 --micro-batch 1 {words}"
+    codes = [note["code"] for note in document(asked)["note_codes"]]
+    assert [found for found in codes if found.startswith("latency_of")] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
     ("model", "cluster", "sizes", "degrees"),
     [
         ("llama3-8b", "dgx-b200", (64, 128, 256, 512, 1024, 2048), {"cp": 2}),
