@@ -322,6 +322,14 @@ def _readable(given: Mapping[str, Any], values: Values) -> tuple[str, ...]:
     return _clusters(given["cluster"], Values(values.called)) if "cluster" in given and "nodes" in given else ()
 
 
+def _own_name(cluster: str) -> str:
+    """The name of the cluster that a device's name stands for, by which rows are told apart; any other as it is."""
+    from planner.files.loading import load_cluster
+    from planner.files.resources import stands_for
+
+    return cluster if stands_for(cluster) is None else load_cluster(cluster).cluster.name
+
+
 def _clusters(given: Any, values: Values) -> tuple[str, ...]:
     """Names and files of clusters: a text with commas, one of Python or several."""
     is_one = not isinstance(given, Sequence)
@@ -332,7 +340,7 @@ def _clusters(given: Any, values: Values) -> tuple[str, ...]:
         else reference_to("clusters", one, "" if is_one else f"[{n}]")
         for n, one in enumerate(parts)
     ]
-    names = tuple(dict.fromkeys(references))
+    names = tuple(dict.fromkeys(map(_own_name, references)))
     if not names:
         values.add(f"{values.called('cluster')}: names no cluster")
     return names

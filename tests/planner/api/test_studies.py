@@ -125,3 +125,11 @@ def test_mistakes(ask: Callable[[], Any], words: str) -> None:
     with pytest.raises(planner.PlannerError, match=words) as caught:
         ask()
     assert "--" not in str(caught.value)
+
+
+def test_rows_name_the_clusters_that_devices_stand_for() -> None:
+    swept = planner.sweep("alexnet", gpus=1, cluster=["h100", "dgx-h100", "h200"])
+    assert [row["cluster"] for row in swept] == ["dgx-h100", "h200"]
+    sized = planner.size("alexnet", samples="1M", days=30, nodes=1, cluster="a100")
+    assert sized.least_gpus is not None
+    assert sized.least_gpus["cluster"] == "dgx-a100"
