@@ -204,7 +204,7 @@ def _batch(given: Mapping[str, Any], values: Values) -> int | None:
     label, batch = values.called("batch"), given["batch"]
     tokens = in_tokens(batch) if isinstance(batch, str) else None
     if tokens is None:
-        unit = re.fullmatch(r"\s*\d.*?(?<![A-Za-z])((?!tokens?\b)[A-Za-z]{4,})\s*", batch) if isinstance(batch, str) else None
+        unit = re.fullmatch(r"\s*\d.*?(?<![A-Za-z])((?!tokens?\b)[A-Za-z]{4,})\s*", str(batch))
         if unit is not None:
             hint = did_you_mean(unit[1], ["tokens"]) or "; a number alone counts samples, 'tokens' behind it tokens"
             values.add(f"{label} {batch}: unknown unit '{unit[1][:60]}'{hint}")
