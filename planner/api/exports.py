@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from planner.api.shown import Answer, Reads
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
+    from planner.exporters.check import Checked
     from planner.exporters.export import Export as Exported
 
 __all__ = ["Export", "export", "export_of_plan", "export_report"]
@@ -122,9 +124,9 @@ def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool)
     return make_export(job, target, version, strict=strict), warnings
 
 
-def export_report(exported: Exported, folder: Path | None) -> Report:
-    """What was written and what was not, in every form."""
-    from planner.core.blocks import Block, Column, Report, Table
+def export_report(exported: Exported, folder: Path | None, checked: Checked | None = None) -> Report:
+    """What was written and what was not, and what the target's parser made of it, in every form."""
+    from planner.core.blocks import Block, Column, Report, Sentence, Table
     from planner.report.documents import RESULT_VERSION
 
     rows = [
@@ -140,6 +142,7 @@ def export_report(exported: Exported, folder: Path | None) -> Report:
         "written": exported.account.written,
         "cannot_express": exported.account.cannot,
         "left_to_user": exported.account.by_hand,
+        **({} if checked is None else {"check": dataclasses.asdict(checked)}),
     }
 
     def blocks() -> list[Block]:
@@ -149,6 +152,7 @@ def export_report(exported: Exported, folder: Path | None) -> Report:
         sizes = Column(
             title="bytes", cells=tuple(f"{row['bytes']:,}" for row in rows), is_text=False, flexible=False, priority=1
         )
-        return [Table(columns=(names, sizes))]
+        said = [] if checked is None else [Sentence(f"{exported.target}: {checked.sentence}", strong=True)]
+        return [Table(columns=(names, sizes)), *said]
 
     return Report(blocks=blocks, data=lambda: data, records=lambda: rows)

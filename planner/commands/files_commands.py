@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import Typed, argument, command
@@ -44,6 +46,12 @@ _EXPORT = {
         panel=OUTPUT,
     ),
     "force": Option("--force", None, "Replace an earlier export in DIR; other files are never replaced.", panel=OUTPUT),
+    "check": Option(
+        "--check",
+        None,
+        "Let the target's own parser read the files, in the first Python on PATH; exit code 1 where it refuses them.",
+        panel=OUTPUT,
+    ),
 }
 
 
@@ -56,11 +64,14 @@ def export(typed: Typed) -> None:
     \b
     planner export plan.yaml --to megatron -o run/
     planner export plan.yaml --to torchtitan --target-version v0.2.2 --strict -o run/
+    planner export plan.yaml --to deepspeed --check -o run/
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     given, values = typed.given, typed.values
     where = output_of(typed)
     from planner.api.exports import export_of_plan, export_report
+    from planner.core.errors import ExitCode
     from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE
+    from planner.exporters.check import check_exports
     from planner.exporters.export import check_folder, write_folder
 
     to, folder, force = given.get("to"), Path(given.get("output_dir", "")), "force" in given
@@ -85,7 +96,10 @@ def export(typed: Typed) -> None:
         remark(where, f"not expressed: {setting}: {why}")
     for setting, what in written.account.by_hand.items():
         remark(where, f"left to you: {setting}: {what}")
-    emit(export_report(written, folder), where)
+    checked = check_exports(written.target, [folder])[0] if "check" in given else None
+    emit(export_report(written, folder, checked), where)
+    if checked is not None and checked.status == "refused":
+        raise typer.Exit(ExitCode.NO_PLAN)
 
 
 @command(

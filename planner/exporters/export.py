@@ -182,11 +182,35 @@ def _manifest(job: AnyJob, account: Account, target: str, version: str, files: l
         "nodes": job.nodes.count,
         "processes_per_node": job.nodes.per_node,
         "files": files,
+        "plan": _degrees(job),
         "written": account.written,
         "cannot_express": account.cannot,
         "left_to_user": account.by_hand,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+# What a parser may read back, of a mesh and of a server.
+_DEGREES = (
+    "tp",
+    "cp",
+    "ep",
+    "pp",
+    "vpp",
+    "dp",
+    "dp_replicate",
+    "dp_shard",
+    "zero_stage",
+    "micro_batch",
+    "num_micro_batches",
+    "max_batch",
+)
+
+
+def _degrees(job: AnyJob) -> dict[str, int]:
+    """Settings of the plan as numbers, by which `planner export --check` compares what the target has read."""
+    plan = job.plan
+    return {"ranks": plan.workers, **{name: getattr(plan, name) for name in _DEGREES if hasattr(plan, name)}}
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------------

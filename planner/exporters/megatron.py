@@ -180,6 +180,11 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
         account.left_to_user(
             "network", f"the arguments that describe {job.origin.model} (layers, widths, heads, experts, ...)"
         )
+    if job.network is not None and not job.network.has_positions:
+        account.left_to_user(
+            "positions",
+            "rope is written: give --rotary-base of your config.json (10000 unless given); Megatron-LM has no ALiBi (BLOOM, MPT)",
+        )
     account.left_to_user(
         "data", "tokenizer, data and checkpoint paths, learning rate: give them to train.sh, which passes them on"
     )

@@ -66,7 +66,7 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     settings = [
         "# From your copy of Megatron-Bridge: the runner, and the recipe of your network.",
         'SCRIPT="${SCRIPT:-scripts/training/run_recipe.py}"',
-        'recipe="${RECIPE:?set RECIPE to the recipe of your network, such as llama3_8b_pretrain_config}"',
+        'recipe="${RECIPE:?set RECIPE to the recipe of your network, such as llama3_8b_pretrain_2gpu_h100_bf16_config}"',
         "",
         *shell_array("OVERRIDES", [(override,) for override in overrides]),
     ]
@@ -109,7 +109,9 @@ def _pipeline(job: Job) -> list[str]:
     return [
         f"model.virtual_pipeline_model_parallel_size={virtual}",
         f"model.pipeline_model_parallel_layout={layout}",
-        f"comm_overlap.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
+        # Of the model: most recipes have no comm_overlap to override, and one that is there chooses the same (comm_overlap.py).
+        f"model.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
+        f"model.batch_p2p_comm={str(plan.vpp == 1).lower()}",
         # Recipes have filled it in for their own pp.
         *(
             [f"model.microbatch_group_size_per_vp_stage={group_size(plan.num_micro_batches, plan.pp)}"]

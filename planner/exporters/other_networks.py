@@ -22,7 +22,7 @@ class OtherNetwork:
     ----------
     kind : str
     script : str
-        Megatron-LM's program that trains it; empty where there is none.
+        Megatron-LM's program that trains it, in its copy (moved by commit 547fb1713); empty where there is none.
     arguments : tuple
         For that program; empty where they do not describe the network.
     """
@@ -39,18 +39,18 @@ def other_network_of(graph: Graph) -> OtherNetwork:
     --------
     >>> from planner.importers.networks import load_model
     >>> other_network_of(load_model("bert-large").graph).script
-    'pretrain_bert.py'
+    'examples/bert/pretrain_bert.py'
     >>> other_network_of(load_model("t5-11b").graph).arguments[:2]
     (('--encoder-num-layers', '24'), ('--decoder-num-layers', '24'))
     """
     groups, kind = tuple(graph.blocks.values()), network_kind(graph)
     attentions = [layer for block in groups for layer in _of(block, "self_attention")]
     if kind == "encoder-decoder":
-        return OtherNetwork(kind=kind, script="pretrain_t5.py", arguments=_t5(graph, groups, attentions))
+        return OtherNetwork(kind=kind, script="examples/t5/pretrain_t5.py", arguments=_t5(graph, groups, attentions))
     if any(_of(block, "latent_attention") for block in groups):
         return OtherNetwork(kind=kind, script="pretrain_gpt.py", arguments=_latent(graph, groups))
     if kind in ("encoder", "other encoder"):
-        return OtherNetwork(kind=kind, script="pretrain_bert.py", arguments=_bert(graph, groups))
+        return OtherNetwork(kind=kind, script="examples/bert/pretrain_bert.py", arguments=_bert(graph, groups))
     return OtherNetwork(kind=kind, script="" if kind == "no transformer" else "pretrain_gpt.py")
 
 

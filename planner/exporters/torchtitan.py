@@ -1,7 +1,7 @@
 """torchtitan: a Python function that changes a configuration of yours (now), or a TOML file (up to v0.2.2).
 
-TOML went in February 2026, and batches are counted in tokens since August 2026. Meshes are pp, dp_replicate, dp_shard, cp, tp from
-outside in; (dp_shard x cp x tp) must be a multiple of ep.
+TOML went in February 2026, and batches are counted in tokens since August 2026, after release 0.3.0. Meshes are pp,
+dp_replicate, dp_shard, cp, tp from outside in; (dp_shard x cp x tp) must be a multiple of ep.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from planner.exporters.shell import comment, start_scripts
 
 TITLE = "torchtitan"
 SUMMARY = "planned.py (or planned.toml for v0.2.2), train.sh, train.slurm"
-_TOML = "v0.2.2"
+_TOKENS, _TOML = "2026-08", "v0.2.2"
 VERSIONS = {
-    "2026-08": "torchtitan, commit b5bcd76c6 of 2026-08-21",
+    _TOKENS: "torchtitan, commit b5bcd76c6 of 2026-08-21",
+    "v0.3.0": "torchtitan 0.3.0, as its package has it",
     _TOML: "torchtitan, tag v0.2.2",
 }
 FRAMEWORK = "torchtitan"
@@ -37,8 +38,8 @@ FIELDS = {
     "dp_replicate": "parallelism.data_parallel_replicate_degree",
     "dp_shard": "parallelism.data_parallel_shard_degree",
     "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",
-    "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; v0.2.2: local_batch_size, pipeline_parallel_microbatch_size",
-    "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; v0.2.2: global_batch_size",
+    "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; releases: local_batch_size, pipeline_parallel_microbatch_size",
+    "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; releases: global_batch_size",
     "recompute": "activation_checkpoint; -: selective, which recomputes what torchtitan chooses",
     "recompute_blocks": "all blocks; -: fewer",
     "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
@@ -50,7 +51,7 @@ FIELDS = {
     "block_splits": SPLITS,
     "precision": "training.mixed_precision_param; by hand: fp8, mxfp8, nvfp4; -: fp16, other recipes",
     "optimizer": "by hand: that of the configuration",
-    "seq": "training.max_context_length; v0.2.2: training.seq_len",
+    "seq": "training.max_context_length; releases: training.seq_len",
     "doc_lengths": DOCUMENTS,
     "lora_rank": "-: adapters are a model of their own",
     "placement": "processes per node of the launcher",
@@ -78,7 +79,7 @@ def refusals(job: Job, version: str) -> list[str]:
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
     """Write the configuration and the scripts."""
     is_toml = version == _TOML
-    settings = _settings(job, account, is_toml=is_toml)
+    settings = _settings(job, account, version)
     head = header(job.origin, account, VERSIONS[version])
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     if is_toml:
@@ -106,10 +107,11 @@ _CONVERTERS = {
 }
 
 
-def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[str, Any]]:
+def _settings(job: Job, account: Account, version: str) -> dict[str, dict[str, Any]]:
     account_basics(job, account)
+    is_toml = version == _TOML
     parallelism = _parallelism(job, account, is_toml=is_toml)
-    training = _batch(job, parallelism, is_toml=is_toml)
+    training = _batch(job, parallelism, in_tokens=version == _TOKENS)
     training["mixed_precision_param"] = "float32" if job.precision in ("fp32", "tf32") else "bfloat16"
     training["mixed_precision_reduce"] = "float32"
     if job.precision in _CONVERTERS:
@@ -186,11 +188,11 @@ def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     return settings | {"module_fqns_per_model_part": parts}
 
 
-def _batch(job: Job, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str, Any]:
-    """Sizes of the batch: samples up to v0.2.2, tokens since; with a pipeline the micro-batches are the schedule's, else accumulated."""
+def _batch(job: Job, parallelism: dict[str, Any], *, in_tokens: bool) -> dict[str, Any]:
+    """Sizes of the batch: samples in releases, tokens since; with a pipeline the micro-batches are the schedule's, else accumulated."""
     plan, seq = job.plan, job.seq or 1
     is_piped = plan.pp > 1
-    if is_toml:
+    if not in_tokens:
         if is_piped:
             parallelism["pipeline_parallel_microbatch_size"] = plan.micro_batch
         local = plan.micro_batch * (plan.num_micro_batches if is_piped else 1)

@@ -191,10 +191,13 @@ def tensor_plan(module: nn.Module) -> dict[str, ParallelStyle]:
         "attention_norm": NORM, "attention": Gathered(), "mlp_norm": NORM, "mlp": Gathered(),
         "query": ColwiseParallel(), "key": ColwiseParallel(), "value": ColwiseParallel(),
         "gate": ColwiseParallel(), "up": ColwiseParallel(),
-        "attention_output": RowwiseParallel(output_layouts=HIDDEN), "down": RowwiseParallel(output_layouts=HIDDEN),
+        "attention_output": RowwiseParallel(output_layouts=HIDDEN, use_local_output=LOCAL),
+        "down": RowwiseParallel(output_layouts=HIDDEN, use_local_output=LOCAL),
     }
     plan = {
-        NAMES["embedding"]: RowwiseParallel(input_layouts=Replicate(), output_layouts=HIDDEN),
+        NAMES["embedding"]: RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=HIDDEN, use_local_output=LOCAL
+        ),
         NAMES["final_norm"]: NORM,
         NAMES["head"]: ColwiseParallel(input_layouts=HIDDEN, output_layouts=Shard(-1), use_local_output=False),
     }
@@ -233,9 +236,10 @@ def _plan_text(job: Job, head: list[str]) -> str:
     if is_split:
         text += "# Hidden states between the split matrices, and what is computed on them.\n"
         text += (
-            "HIDDEN, NORM = Shard(1), SequenceParallel()\n"
+            "# As DTensors they keep the length of the whole sample, by which a model counts positions and masks.\n"
+            "HIDDEN, NORM, LOCAL = Shard(1), SequenceParallel(), False\n"
             if plan.sequence_parallel
-            else "HIDDEN, NORM = Replicate(), None\n"
+            else "HIDDEN, NORM, LOCAL = Replicate(), None, True\n"
         )
         calls += '    parallelize_module(module, mesh["tp"], tensor_plan(module))\n'
     if recomputed:

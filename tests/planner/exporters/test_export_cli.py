@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +283,41 @@ def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, answer: Any, fails: An
     assert "pretrain_t5.py has no pipeline parallelism" in fails(
         "export", plan, "--to", "megatron", "-o", tmp_path / "run"
     )
+
+
+DEEPSPEED = """
+import types
+class DeepSpeedConfig:
+    def __init__(self, written, mpu):
+        assert mpu.get_data_parallel_world_size() == 8
+        if {refuses}:
+            raise ValueError("no such key")
+        self.zero_optimization_stage = {stage}
+        self.train_micro_batch_size_per_gpu = written["train_micro_batch_size_per_gpu"]
+        self.gradient_accumulation_steps = written["gradient_accumulation_steps"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("refuses", "stage", "code", "words"),
+    [
+        (False, 1, 0, "deepspeed: accepted"),
+        (True, 1, 1, "deepspeed: refused: ValueError: no such key"),
+        (False, 2, 1, "deepspeed: refused: was read as zero_stage 2, the plan has 1"),
+        (None, 1, 0, "deepspeed: not installed: deepspeed:"),
+    ],
+)
+def test_check_asks_the_parser_of_the_target(
+    refuses: bool | None, stage: int, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    """With a stand-in for DeepSpeed; `.ci/frameworks` asks the real one."""
+    package = tmp_path / "packages" / "deepspeed"
+    (package / "comm").mkdir(parents=True)
+    text = "raise ImportError" if refuses is None else DEEPSPEED.format(refuses=refuses, stage=stage)
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    (package / "comm" / "__init__.py").write_text("", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    plan = _plan_file(tmp_path, dataclasses.replace(PLAN, pp=1, vpp=1, schedule="1f1b", dp_replicate=1, dp_shard=8))
+    out, _ = said("export", plan, "--to", "deepspeed", "--check", "-o", tmp_path / "run", code=code)
+    assert words in out

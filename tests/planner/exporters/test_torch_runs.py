@@ -107,12 +107,27 @@ MESHES = {
 }
 
 
-def test_decoders_run_as_predicted(tmp_path: Path) -> None:
+def _write_meshes(folder: Path) -> None:
     for name, plan in MESHES.items():
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
         job = job_of(plan, network=LLAMA3_70B if plan.tp > 1 else None, precision="fp32")
         for file, text in make_export(job, "torch").files.items():
-            (tmp_path / name / file).write_text(text, encoding="utf-8")
+            (folder / name / file).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_llama_of_transformers_runs_as_it_is(attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    monkeypatch.setenv("PLAN_ATTENTION", attention)
+    _write_meshes(tmp_path)
+    for rank in start(tmp_path, 4, DECODER):
+        for name in MESHES:
+            assert max(rank[name]["output"], rank[name]["gradient"]) < 1e-12, name
+
+
+def test_decoders_run_as_predicted(tmp_path: Path) -> None:
+    _write_meshes(tmp_path)
     ranks = start(tmp_path, 4, DECODER)
     for name, plan in MESHES.items():
         for rank in ranks:

@@ -82,6 +82,17 @@ class Decoder(nn.Module):
         return self.lm_head(self.model(tokens))
 
 
+def llama() -> nn.Module:
+    """The model of Hugging Face transformers, with heads of keys and values that two heads of queries share."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    heads = {"num_attention_heads": 2 * HEADS, "num_key_value_heads": HEADS}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": FFN, "num_hidden_layers": BLOCKS, "vocab_size": VOCABULARY}
+    # A cache would keep keys twice where blocks are recomputed.
+    how = {"use_cache": False, "attn_implementation": os.environ["PLAN_ATTENTION"]}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **how))
+
+
 class Sent(TorchDispatchMode):
     """Elements that this rank sends through DTensor, by collective; the loss and FSDP call others."""
 
@@ -107,23 +118,27 @@ class Sent(TorchDispatchMode):
         return result
 
 
+def logits_of(answer: Any) -> torch.Tensor:
+    return getattr(answer, "logits", answer)
+
+
 def run(folder: Path) -> dict[str, Any]:
     plan = load(folder)
     torch.manual_seed(3)
-    serial = Decoder().double()
-    split = Decoder().double()
+    make = llama if "PLAN_ATTENTION" in os.environ else Decoder
+    serial, split = make().double(), make().double()
     split.load_state_dict(serial.state_dict())
     mesh = plan.build_mesh("cpu")
     replicas = plan.MESH["dp_replicate"] * plan.MESH["dp_shard"]
     tokens = torch.randint(0, VOCABULARY, (2 * replicas, LENGTH), generator=torch.Generator().manual_seed(7))
     labels = torch.randint(0, VOCABULARY, (2 * replicas, LENGTH), generator=torch.Generator().manual_seed(8))
-    expected = serial(tokens)
+    expected = logits_of(serial(tokens))
     F.cross_entropy(expected.flatten(0, 1), labels.flatten()).backward()
 
     plan.parallelize(split, mesh)
     mine = slice(2 * (dist.get_rank() // plan.MESH["tp"]), 2 * (dist.get_rank() // plan.MESH["tp"]) + 2)
     with Sent() as sent:
-        logits = split(tokens[mine])
+        logits = logits_of(split(tokens[mine]))
         if isinstance(logits, DTensor):
             with loss_parallel():
                 F.cross_entropy(logits.flatten(0, 1), labels[mine].flatten()).backward()

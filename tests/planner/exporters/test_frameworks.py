@@ -1,0 +1,103 @@
+"""Every export of every bundled transformer, read by the real parser of its target. `.ci/frameworks` installs them and runs this."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from costmodel.mesh.framework_rules import facts_of
+from costmodel.mesh.plan import MeshPlan
+from costmodel.network.graph import Graph
+from costmodel.network.sizes import network_kind, sizes_of
+from planner.core.errors import UsageError
+from planner.exporters.check import check_exports
+from planner.exporters.export import AnyJob, make_export, write_folder
+from planner.exporters.other_networks import other_network_of
+from planner.files.resources import bundled
+from planner.importers.networks import load_model
+from tests.planner.exporters.jobs import SERVE, SERVE_EXPERTS, SERVE_PIPELINE, job_of, origin
+
+pytestmark = pytest.mark.frameworks
+
+PLANS = {
+    "pipeline": MeshPlan(tp=2, sequence_parallel=True, pp=2, dp_shard=2, zero_stage=1, num_micro_batches=8),
+    "interleaved": MeshPlan(
+        tp=2, sequence_parallel=True, pp=2, vpp=2, schedule="interleaved", dp_shard=2, zero_stage=1, num_micro_batches=8
+    ),
+    "pipeline-alone": MeshPlan(pp=4, dp_replicate=2, num_micro_batches=8),
+    "fsdp": MeshPlan(dp_shard=8, zero_stage=3, micro_batch=2, recompute="full", recompute_blocks=1000),
+    "hybrid": MeshPlan(tp=2, sequence_parallel=True, dp_replicate=2, dp_shard=2, zero_stage=2, num_micro_batches=2),
+    "context": MeshPlan(tp=2, sequence_parallel=True, cp=2, dp_shard=2, zero_stage=1, micro_batch=2),
+    "replicas": MeshPlan(dp_replicate=8, micro_batch=4, recompute="selective"),
+    "offload": MeshPlan(dp_shard=8, zero_stage=2, offload_optimizer=True),
+    "experts": MeshPlan(ep=4, dp_shard=8, zero_stage=1, num_micro_batches=4),
+    "experts-in-stages": MeshPlan(pp=2, ep=4, dp_shard=4, zero_stage=2, num_micro_batches=4),
+}  # fmt: skip
+# Target and version that the index has, where it is not the newest of the exporter.
+TARGETS = {
+    "megatron": None, "torchtitan": "v0.3.0", "deepspeed": None, "accelerate": None, "torch": None, "vllm": None,
+    "megatron-bridge": None, "nanotron": None,
+}  # fmt: skip
+
+
+def transformers() -> Iterator[tuple[str, Graph]]:
+    for name in bundled("models"):
+        graph = load_model(name).graph
+        if network_kind(graph) != "no transformer":
+            yield name, graph
+
+
+def jobs(target: str) -> Iterator[tuple[str, AnyJob]]:
+    if target == "vllm":
+        yield from {"serve": SERVE, "serve-pipeline": SERVE_PIPELINE, "serve-experts": SERVE_EXPERTS}.items()
+        return
+    for i, (model, graph) in enumerate(transformers()):
+        network, layers = sizes_of(graph), len(graph.blocks)
+        has_experts = any(layer.kind == "moe" for layer in graph.layers)
+        names = [name for name, plan in PLANS.items() if plan.ep == 1 or has_experts]
+        # Two plans of each network, in turn, and all of some: parsers take a fifth of a second per export.
+        chosen = names if i % 25 == 0 else [names[i % len(names)], names[(3 * i + 1) % len(names)]]
+        for name in dict.fromkeys(chosen):
+            plan = PLANS[name]
+            chunks = plan.pp * plan.vpp
+            yield (
+                f"{model}-{name}",
+                job_of(
+                    plan,
+                    network=network,
+                    blocks=tuple(layers // chunks + (c < layers % chunks) for c in range(chunks)),
+                    other=other_network_of(graph) if network is None else None,
+                    origin=origin(model),
+                    seq=1024,
+                    facts=facts_of(graph, "bf16", "adam"),
+                ),
+            )
+
+
+def written(target: str, version: str | None, folder: Path) -> Iterator[Path]:
+    for name, job in jobs(target):
+        try:
+            made = make_export(job, target, version)
+        except UsageError:  # by a rule, with its reason
+            continue
+        if "network" in made.account.by_hand:
+            continue
+        write_folder(folder / name, made.files, force=False)
+        yield folder / name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_transformer_is_read_as_planned(target: str, tmp_path: Path) -> None:
+    folders = list(written(target, TARGETS[target], tmp_path))
+    checked = check_exports(target, folders, sys.executable)
+    if all(answer.status == "not installed" for answer in checked):
+        pytest.skip(f"{target}: {checked[0].message}")
+    wrong = {
+        folder.name: answer.sentence
+        for folder, answer in zip(folders, checked, strict=True)
+        if answer.status != "accepted"
+    }
+    assert not wrong
