@@ -142,14 +142,14 @@ def _torchtitan(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     else:
         samples = training.global_batch_size
         micro = parallelism.pipeline_parallel_microbatch_size if mesh.pp > 1 else training.local_batch_size
-    parts = parallelism.module_fqns_per_model_part or [["lm_head"]]
-    if "lm_head" not in parts[-1]:
+    parts = parallelism.module_fqns_per_model_part  # left to the user where the network is no plain decoder
+    if parts and "lm_head" not in parts[-1]:
         raise ValueError(f"the last stage has no lm_head: {parts[-1]}")
     return {
         **read,
         "micro_batch": micro,
         "num_micro_batches": samples // (micro * mesh.dp_replicate * mesh.dp_shard),
-        "vpp": len(parts) // mesh.pp,
+        **({"vpp": len(parts) // mesh.pp} if parts else {}),
     }
 
 
