@@ -186,7 +186,7 @@ def _proof(answer: Answer, better: str) -> str:
     noun, first, beyond = "plan", "the first", ""
     if answer.fastest is not None:
         noun = "plan" if answer.fastest.rank else "uniform plan"
-        first = f"the fastest ({duration_text(proof.bound_s)})"
+        first = f"the fastest ({duration_text(proof.bound_s)})" if better == "faster" else "the one below"
     if refined is not None:
         noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"

@@ -62,7 +62,8 @@ class MeshReport(SpaceReport):
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
         own = [split_text(check) for check in _checked(answer) if _is_of_best(check, answer)]
-        faster = [] if answer.fastest is None else [("Fastest", _fastest(answer, answer.fastest))]
+        word = "Fastest" if better_word(answer.objective) == "faster" else "Best by objective"
+        faster = [] if answer.fastest is None else [(word, _fastest(answer, answer.fastest))]
         return [*faster, ("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:

@@ -60,6 +60,14 @@ def test_the_answer_says_what_is_forgone(answered: Any) -> None:
     assert document["forgone"] == list(answered.forgone)
 
 
+def test_another_objective_has_no_fastest_plan() -> None:
+    uneven = make_ranked(dataclasses.replace(PLAN, pp=2), 19.9, rank=2, gap=-0.005)
+    found = make_result(fastest=uneven, forgone=("no_pipeline",), objective="gpu_hours")
+    said = " ".join(plain_text(search_report(found).blocks(), None).split())
+    assert "no plan of the stated space that fits is cheaper than the one below" in said
+    assert "Best by objective: 0.5 % cheaper (19.9 s, " in said
+
+
 def test_every_wish_has_words() -> None:
     assert list(FORGONE) == [wish.name for wish in WISHES]
 
