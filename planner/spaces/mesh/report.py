@@ -112,15 +112,15 @@ class MeshReport(SpaceReport):
 FORGONE = {
     "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
     "optimizer_on_device": "keeps the optimizer's state on the host",
+    "common_schedule": "needs a schedule that few frameworks have",
+    "few_chunks": "has very many chunks per rank",
+    "equal_stages": "has chunks of unequal length",
     "no_context_parallelism": "needs context parallelism",
     "no_pipeline": "needs a pipeline",
     "no_tensor_parallelism": "needs tensor parallelism",
     "no_expert_tensor_parallelism": "splits experts over ranks",
     "no_expert_parallelism": "needs expert parallelism",
-    "common_schedule": "needs a schedule that few frameworks have",
     "one_chunk": "interleaves",
-    "equal_stages": "has chunks of unequal length",
-    "few_chunks": "has very many chunks per rank",
     "whole_stages_recomputed": "recomputes a part of each chunk",
 }
 
