@@ -56,6 +56,17 @@ def _file(kind: str, name: str) -> dict[str, Any]:
     path = resolve(SHOWN[kind], name)
     content = load_document(path, imported(DOCUMENTS[kind])).document.value
     [summary] = file_rows(SHOWN[kind], [path])
+    used = _between_others(name, content["name"]) if kind == "cluster" else None
+    if used is not None:  # the board's own names do not mean this one
+        content = content | {
+            "name": used,
+            "device": used,
+            "description": f"links of {content['name']}, with {used} as devices",
+        }
+        sources = content.get("source") or {}
+        its = {"device": f"asked for; of {path.stem}: {sources['device']}"} if "device" in sources else {}
+        content["source"] = {**sources, **its}
+        summary["also_called"] = ""
     details = {"device": device_rows, "cluster": cluster_rows, "framework": framework_rows}[kind]([path])
     stated = () if kind == "framework" else tuple(content)  # is among the values
     facts = {key: value for key, value in summary.items() if key not in ("name", "description", "costs", *stated)}
@@ -65,6 +76,14 @@ def _file(kind: str, name: str) -> dict[str, Any]:
         facts["usual_cluster"] = usual_cluster(str(content["name"]))
     values = [] if kind == "framework" else list(_values(content))
     return _document(kind, str(content["name"]), path, content.get("description", ""), facts, values, details)
+
+
+def _between_others(given: str, cluster: str) -> str | None:
+    """The device that a question has on the links of a cluster where its name is given for the cluster's; None where it has its own."""
+    from planner.files.loading import load_cluster
+
+    used = load_cluster(given).cluster.name
+    return None if used == cluster else used
 
 
 def _document(

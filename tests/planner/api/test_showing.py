@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import planner
 from planner.api.showing import SHOWN, show_report
 from planner.files.documents import parse_document
 from planner.files.listing import framework_rows
@@ -42,6 +43,18 @@ def test_a_cluster_by_the_name_of_its_device() -> None:
     assert document["name"] == "dgx-h100"
     assert "Also called: h100, h100-sxm" in text
     assert document["details"][0]["links"] == "nvlink"
+
+
+@pytest.mark.parametrize(
+    ("name", "links"), [("h200", "dgx-h100"), ("rtx-4090", "pcie4-node"), ("MI355X", "mi300x-node")]
+)
+def test_a_device_on_the_links_of_its_usual_cluster_is_that_of_a_question(name: str, links: str) -> None:
+    text, document = shown("cluster", name)
+    used = planner.load_cluster(name).cluster
+    assert document["name"] == used.name == used.device.name == name.lower()
+    assert document["description"] == f"links of {links}, with {used.name} as devices"
+    assert [value["value"] for value in document["values"] if value["key"] == "device"] == [used.name]
+    assert "Also called" not in text
 
 
 def test_a_device_says_where_it_usually_stands() -> None:
