@@ -49,7 +49,8 @@ _EXPORT = {
     "check": Option(
         "--check",
         None,
-        "Let the target's own parser read the files, in the first Python on PATH; exit code 1 where it refuses them.",
+        "Let the target's own parser read the files, in the first Python on PATH; exit code 1 where it refuses "
+        "them or is not installed there.",
         panel=OUTPUT,
     ),
 }
@@ -98,7 +99,7 @@ def export(typed: Typed) -> None:
         remark(where, f"left to you: {setting}: {what}")
     checked = check_exports(written.target, [folder])[0] if "check" in given else None
     emit(export_report(written, folder, checked), where)
-    if checked is not None and checked.status == "refused":
+    if checked is not None and checked.status != "accepted":  # a check that did not happen has failed
         raise typer.Exit(ExitCode.NO_PLAN)
 
 

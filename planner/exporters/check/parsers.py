@@ -164,7 +164,6 @@ def _deepspeed(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     comm.get_rank, comm.get_world_size = lambda *_: 0, lambda *_: plan["ranks"]
     config = deepspeed.DeepSpeedConfig(written, mpu=mpu)
     return {
-        "dp": data,
         "zero_stage": config.zero_optimization_stage,
         "micro_batch": config.train_micro_batch_size_per_gpu,
         "num_micro_batches": config.gradient_accumulation_steps,

@@ -304,7 +304,7 @@ class DeepSpeedConfig:
         (False, 1, 0, "deepspeed: accepted"),
         (True, 1, 1, "deepspeed: refused: ValueError: no such key"),
         (False, 2, 1, "deepspeed: refused: was read as zero_stage 2, the plan has 1"),
-        (None, 1, 0, "deepspeed: not installed: deepspeed:"),
+        (None, 1, 1, "deepspeed: not installed: deepspeed:"),
     ],
 )
 def test_check_asks_the_parser_of_the_target(
