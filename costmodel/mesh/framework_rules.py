@@ -390,11 +390,14 @@ class Derived:
     test : function of PlanFacts
     fields : tuple of str
         Settings that it reads.
+    about : str
+        For people, of no plan in particular; empty: `words`.
     """
 
     words: str
     test: Callable[[PlanFacts], bool]
     fields: tuple[str, ...]
+    about: str = ""
 
 
 def _recomputes_unequally(p: PlanFacts) -> bool:
@@ -426,6 +429,7 @@ DERIVED: Mapping[str, Derived] = {
     ),
     "unequal_recompute": Derived(
         words="stage_recompute {stage_recompute}",
+        about="recompute full of other numbers of blocks by stage",
         test=lambda p: p.plan.recompute == "full" and _recomputes_unequally(p),
         fields=("stage_recompute",),
     ),
@@ -433,6 +437,7 @@ DERIVED: Mapping[str, Derived] = {
     "block_splits": Derived(words="block_splits", test=lambda p: bool(p.plan.block_splits), fields=("block_splits",)),
     "part_nodes": Derived(
         words="workers {workers} on nodes of {devices_of_node}",
+        about="a node that is used in part",
         test=lambda p: (
             p.devices_of_node > 0 and p.plan.workers > p.devices_of_node and p.plan.workers % p.devices_of_node > 0
         ),
@@ -440,12 +445,14 @@ DERIVED: Mapping[str, Derived] = {
     ),
     "few_micro_batches": Derived(
         words="num_micro_batches {num_micro_batches} with pp {pp}",
+        about="fewer micro-batches than pp - 1 in schedule 1f1b",
         test=lambda p: p.plan.schedule == "1f1b" and p.plan.num_micro_batches < p.plan.pp - 1,
         fields=("schedule", "pp", "num_micro_batches"),
     ),
     **{
         f"no_{kind}_groups": Derived(
             words="num_micro_batches {num_micro_batches} with pp {pp}",
+            about=f"interleaved micro-batches that make no {kind} groups",
             test=partial(_has_other_groups, kind),
             fields=("schedule", "pp", "num_micro_batches"),
         )
@@ -457,11 +464,13 @@ DERIVED: Mapping[str, Derived] = {
     "unequal_ranks": Derived(words="stages of different devices", test=lambda _: False, fields=()),
     "odd_pieces": Derived(
         words="cp {cp} of {positions} positions",
+        about="sequences that do not divide by 2 cp",
         test=lambda p: p.plan.cp > 1 and p.facts.positions > 0 and p.facts.positions % (2 * p.plan.cp) > 0,
         fields=("cp",),
     ),
     "repeated_kv_heads": Derived(
         words="tp {tp} with {kv_heads} heads of keys and values",
+        about="heads of keys and values that do not divide by tp",
         test=lambda p: any(heads % p.plan.tp for heads in p.facts.kv_heads),
         fields=("tp",),
     ),

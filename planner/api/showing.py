@@ -27,6 +27,17 @@ __all__ = ["SHOWN", "show_report"]
 
 # Kind -> that of `planner list`.
 SHOWN: dict[str, Kind] = {"device": "devices", "cluster": "clusters", "model": "models", "framework": "frameworks"}
+# Keys of a framework's rules -> what people call them, where the key does not say it.
+_RULES = {
+    "version": "version that plans are for",
+    "one_mesh": "same degrees in all stages and replicas",
+    "orders": "orders of ranks",
+    "whole_nodes": "as many processes on every node",
+    "layers_by_batch": "layers split by the batch alone",
+    "schedules_on_request": "schedules, only where asked for",
+    "groups": "groups of interleaved micro-batches",
+}
+_GROUPS = {"whole": "of pp each", "equal": "of equal size", "any": "of any size"}
 _SAID = ("schema_version", "name", "description", "source", "aliases", "title")
 
 
@@ -164,8 +175,8 @@ def _model(name: str) -> dict[str, Any]:
                 "times": repeats[part],
                 "layers": len(layers) // repeats[part],
                 "weights": weights // repeats[part],
-                "of_all": percent(weights / total),
-                "kinds": ", ".join(kinds),
+                "share": weights / total,
+                "kinds": kinds,
             }
         )
     return _document("model", model.name, model.path, model.description, facts, [], details)
@@ -173,11 +184,13 @@ def _model(name: str) -> dict[str, Any]:
 
 def _blocks(document: Mapping[str, Any]) -> list[Block]:
     title = document["facts"].get("title")
+    # Rules, which exports follow, may be of a newer one.
+    titles = {"version": "Costs are of version"} if document["kind"] == "framework" else {}
     facts = [
         ("Description", document["description"]),
         ("File", document["file"] or ""),
         *(
-            (key.replace("_", " ").capitalize(), f"{value:,}" if type(value) is int else str(value))
+            (titles.get(key, key.replace("_", " ").capitalize()), f"{value:,}" if type(value) is int else str(value))
             for key, value in document["facts"].items()
             if key != "title"
         ),
@@ -198,6 +211,8 @@ def _details(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         return [Heading("Rates of large products"), rate_table(rows), *assumed_rates(rows)]
     said = ("name", "source") if kind == "cluster" else ("name",)
     rows = [{key: value for key, value in row.items() if key not in said and value is not None} for row in rows]
+    if kind == "model":
+        rows = [{**row, "share": percent(row["share"]), "kinds": ", ".join(row["kinds"])} for row in rows]
     if kind != "framework":
         return [Heading("Links" if kind == "cluster" else "Parts"), row_table(rows)]
     rules = [row for row in rows if row["what"] in ("rules", "version")]
@@ -208,8 +223,9 @@ def _details(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         common = next((row["source"] for row in rules if row["setting"] != "refuses"), "")
         runs = [
             {
-                "rule": row["setting"].replace("_", " "),
-                "value": row["value"],
+                "rule": _RULES.get(row["setting"], row["setting"].replace("_", " "))
+                + (f" ({row['when']})" if "when" in row else ""),
+                "value": _GROUPS[row["value"]] if row["setting"] == "groups" else row["value"],
                 "why": row["source"].replace(f" ({common})", "").replace(common, "") if common else row["source"],
             }
             for row in rules

@@ -273,10 +273,11 @@ def framework_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
                 "rules",
                 "refuses",
                 " with ".join(
-                    key.replace("_", " ") if key in DERIVED else f"{key} {_words(value)}"
+                    DERIVED[key].about or DERIVED[key].words if key in DERIVED else f"{key} {_words(value)}"
                     for key, value in entry["when"].items()
                 ),
                 f"{entry['why']} ({entry.get('source') or rules.get('source')})",
+                f"version {_words(entry['versions'])}" if entry.get("versions") else None,
             )
             for entry in rules.get("refuses") or ()
         ]
@@ -337,14 +338,14 @@ def schedule_rows() -> list[dict[str, Any]]:
     from planner.files.resources import bundled
 
     rules = {name: load_framework(name).framework.rules for name in bundled("frameworks")}
-    # Those that say nothing about schedules are known for none.
+    # Those that say nothing about pipelines are left out: nothing is known of their schedules.
     runs = {name: its.runs("schedule", SCHEDULES) for name, its in rules.items() if its.runs("pp", [Span(2)])}
     return [
         {
             "name": each.name,
             _DESCRIPTION: each.about,
             "bubble": each.bubble,
-            "micro_batches_kept": each.kept,
+            "micro_batches_in_flight": each.kept,
             "frameworks": ", ".join(
                 name for name, its in runs.items() if each.name in its and len(its) < len(SCHEDULES)
             ),

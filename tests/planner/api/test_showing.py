@@ -66,6 +66,8 @@ def test_parts_of_a_network_add_up() -> None:
     parts = document["details"]
     assert sum(part["times"] * part["weights"] for part in parts) == document["facts"]["weights"] == 671_026_419_200
     assert sum(part["times"] * part["layers"] for part in parts) == document["facts"]["layers"]
+    assert sum(part["share"] for part in parts) == pytest.approx(1)
+    assert {type(part["kinds"]) for part in parts} == {list}
     assert [(part["part"], part["times"]) for part in parts if part["times"] > 1] == [("dense", 3), ("blocks", 58)]
     assert "arXiv:2412.19437" in text
 
@@ -77,6 +79,17 @@ def test_every_rule_and_cost_of_a_framework_is_shown(name: str) -> None:
     for row in document["details"]:
         if row["what"] == "rules" and row["setting"] == "refuses":
             assert " ".join(row["source"].partition(" (")[0].split()) in text
+
+
+def test_rules_of_some_versions_say_which() -> None:
+    text, document = shown("framework", "torchtitan")
+    assert "Costs are of version: 0.2" in text
+    assert "version that plans are for 2026-08" in text
+    assert "refuses (version v0.2.2) sequence_parallel off with tp 2.. up to v0.2.2" in text
+    assert "refuses (version 2026-08 or v0.3.0) etp 2.." in text
+    assert "groups of interleaved micro-batches of equal size" in text
+    assert "refuses recompute full of some blocks" in text
+    assert {row["when"] for row in document["details"] if row["setting"] == "zero_stage"} == {None}
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
