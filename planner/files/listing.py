@@ -92,7 +92,7 @@ _ASSUMED = (
     "* not measured. Best: the same share of the peak as the format most alike, as a fit, or 80 %. Sustained: the same share of the best "
     "rate as the format most alike, or all of it."
 )
-_NOT_FOUND = "assumed: no public measurement found"
+_NOT_FOUND = "assumed: no measurement on record"
 
 
 def _rate(row: Mapping[str, Any], key: str) -> str:

@@ -255,7 +255,7 @@ def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: An
         "list", "devices", "tpu-v5e", "-v", "--width", "150"
     )  # a fit to whole steps
     unknown = answer("list", "devices", "trainium2", "-v", "--width", "150")
-    assert unknown.count("assumed: no public measurement found") == 2
+    assert unknown.count("assumed: no measurement on record") == 2
     files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in bundled("devices").values()}
     rows = document("list devices -v")["items"]
     assert {row["name"] for row in rows} == set(files)
