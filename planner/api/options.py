@@ -691,7 +691,7 @@ class _First(TypedDict, total=False):
         Option(
             "--fastest",
             None,
-            "Name the fastest plan first. Default: the simplest of those within 1 % of it.",
+            "Name the fastest plan first. Default: the simplest of those within 1 % of it, activations on the device.",
             panel=SEARCH,
         ),
     ]

@@ -31,7 +31,7 @@ class SearchResult(Written):
     best : Plan
         What to run: the first, or a refinement of it with stages or splits of its own.
     fastest : Plan
-        The best for the objective: another than the first where that is simpler and within 1 % of it.
+        The best for the objective: another than ``best`` where that is simpler.
     raw : planner.core.answer.Answer
         The planner's own record of the answer.
 

@@ -257,6 +257,8 @@ class ErrorBars:
     ----------
     low_s, high_s : tuple of float
         Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
+    scores : tuple of float
+        What the plans that were compared are predicted to cost, by the objective.
     probability_best : tuple of float
         Chance that each of the first `COMPARED_PLANS` ranked plans is the best of them; empty where they were not compared. More or fewer
         may be shown.
@@ -279,6 +281,7 @@ class ErrorBars:
 
     low_s: tuple[float, ...] = ()
     high_s: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
     probability_best: tuple[float, ...] = ()
     benchmark_list: tuple[int, ...] = ()
     benchmark_probability: float | None = None

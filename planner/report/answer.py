@@ -143,7 +143,7 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
     facts = [
         *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
-        ("Workers", used_text(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
+        ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
         ("Next", f"{keep}{explain} says where its time goes, -v says more"),
@@ -182,11 +182,11 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
 
 
 def _proof(answer: Answer, better: str) -> str:
-    proof, refined = answer.proof, answer.refined
+    proof, refined, fastest = answer.proof, answer.refined, answer.fastest
     noun, first, beyond = "plan", "the first", ""
-    if answer.fastest is not None:
-        noun = "plan" if answer.fastest.rank else "uniform plan"
-        first = f"the fastest ({duration_text(proof.bound_s)})" if better == "faster" else "the one below"
+    if fastest is not None:
+        noun, beyond = ("plan", "") if fastest.rank else ("uniform plan", "; the one below is none, and is not proven")
+        first = f"{duration_text(proof.bound_s)}" if better == "faster" else "the best of them"
     if refined is not None:
         noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
@@ -216,6 +216,14 @@ def used_text(used: int, there: int, *, proven: bool, better: str = "faster", no
         return f"all {there:,} {noun}s are used" if there > 1 else f"one {noun}"
     text = f"{used:,} of {there:,} {noun}s {'is' if used == 1 else 'are'} used"
     return f"{text}; using more is not {better}" if proven else f"{text}; no {better} plan was found on more"
+
+
+def _workers(answer: Answer, better: str) -> str:
+    """How many of the devices are used; of a plan that is simpler than the best, whether that uses more."""
+    used, there = answer.best.workers, answer.setting.gpus
+    if answer.fastest is None or answer.fastest.workers <= used:
+        return used_text(used, there, proven=answer.proof.proven_optimal, better=better)
+    return f"{used:,} of {there:,} GPUs are used; the {better} plan below uses {answer.fastest.workers:,}"
 
 
 def _benchmark(answer: Answer) -> list[Sentence]:

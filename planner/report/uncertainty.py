@@ -153,6 +153,8 @@ def _unlikely_first(bars: ErrorBars) -> str:
     if best <= bars.probability_best[0] + _NOISE:
         return ""
     other = bars.probability_best.index(best) + 1
+    if bars.scores and bars.scores[other - 1] < bars.scores[0]:
+        return ""
     return (
         f" P(best) of plan {other} is above that of the first, though it is predicted to be slower: its prediction is less sure, or "
         "fewer of the others are like it."

@@ -461,6 +461,8 @@ def _layer_search_keys(cost: Any) -> dict[str, Any]:  # noqa: ARG001 - its plans
 
 
 def _mesh_search_keys(cost: Any) -> dict[str, Any]:
+    from strategies.mesh.simplest import FORGONE
+
     return {
         "refined": key(
             cost | None,
@@ -470,10 +472,11 @@ def _mesh_search_keys(cost: Any) -> dict[str, Any]:
         ),
         "fastest": key(
             cost | None,
-            "The best plan for the objective, where the first of `plans` is a simpler one that is within 1 % of it; null: the first is the "
-            "best. `proven_optimal`, `bound_s` and `gap` are about it, unless its `rank` is 0: it has stages or splits of its own.",
+            "The best plan for the objective, where the plan to run is a simpler one: one within 1 % of it, or of the best that keeps "
+            "activations on the device. `rank` 2: it comes next, listed or not; 0: it has stages or splits of its own, and "
+            "`proven_optimal`, `bound_s` and `gap` are about the others. null: the plan to run is the best.",
         ),
-        "forgone": key(several(str), "What makes `fastest` less simple than the first plan."),
+        "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
         "splits": key(
             several(SplitCheckEntry),
             "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",

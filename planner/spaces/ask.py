@@ -140,15 +140,17 @@ def explain(request: Request, plan: Any = None, progress: Progress | None = None
     free = space.without_fixed(gpus, SENSITIVITY_PLANS if request.sensitivity else 1)
     plans: Sequence[RankedPlan] = ()
     proof: Proof | None = None
+    best: RankedPlan | None = None
     try:
         answer = searched(free, free.resolved.request.top, progress, compare=False, prefer=plan is None)
         plans, proof = answer.plans, answer.proof
+        best = answer.fastest or plans[0]
     except NoFeasiblePlan:
         if plan is None:
             raise
     # What does not fit can still be explained, without a best plan beside it.
     chosen = plans[0].plan if plan is None else plan
-    found = predicted(space, chosen, defaults, plans[0] if plans else None)
+    found = predicted(space, chosen, defaults, best)
     found = space.for_plan(chosen).explained(found, plans, proof)
     return dataclasses.replace(found, sensitivity=free.sensitivity(plans)) if request.sensitivity and plans else found
 

@@ -292,6 +292,7 @@ def bars_of(
     held = log_times[:, near].min(axis=1) <= log_times.min(axis=1) + np.log1p(within)
     return replace(
         bars,
+        scores=tuple(np.exp(predicted).tolist()),
         probability_best=tuple(chance.tolist()),
         benchmark_list=tuple((listed + 1).tolist()),
         benchmark_probability=float(chance[listed].sum()),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
@@ -40,6 +42,7 @@ def plan_sensitivity(
     ----------
     resolved : Resolved
     plans : sequence of RankedPlan
+        In any order: what would have to change for another than the best of them to win.
     times : function
         Their step times with one constant changed.
     constants : MeshAssumptions, optional
@@ -48,14 +51,14 @@ def plan_sensitivity(
     workload, cluster = resolved.workload, resolved.cluster
     if not isinstance(workload.compute, RooflineCompute):
         return None
-    weight = score_weights(plans)
+    weight, order = score_weights(plans), np.argsort([plan.score for plan in plans], kind="stable")
     launch_s = None if constants is None else constants.host_launch_s
     names = constants_of(workload, cluster, max(plan.workers for plan in plans), launch_s)
     of_transformers = constants is not None or is_transformer(workload.graph)
     return sensitivity_of(
-        lambda name, factor: times(name, factor) * weight,
+        lambda name, factor: (times(name, factor) * weight)[order],
         knowledge_of(resolved.request, is_transformer=of_transformers, names=names),
-        [plan.summary for plan in plans],
+        {plans[n].rank: plans[n].summary for n in order},
         cluster,
         constants or resolved.mesh_assumptions,
         {workload.precision.plain.name, workload.precision.compute},
@@ -65,13 +68,16 @@ def plan_sensitivity(
 def sensitivity_of(
     times: Times,
     knowledge: Knowledge,
-    summaries: Sequence[str],
+    summaries: Mapping[int, str],
     cluster: Cluster,
     assumptions: MeshAssumptions,
     formats: Collection[str] | None = None,
 ) -> tuple[Sensitivity, ...]:
-    """Every constant, those of which the smallest change is needed (in standard deviations) first; the first plan is the best now."""
-    rows = []
+    """Every constant, those of which the smallest change is needed (in standard deviations) first.
+
+    ``summaries``: plans by their rank, in the order of ``times``; the first is the best now.
+    """
+    rows, ranks = [], list(summaries)
     for name, log_sd in knowledge.log_sd.items():
         found = overtaking(partial(times, name), FACTORS, within=_WITHIN) if len(summaries) > 1 else None
         factor = None if found is None else found.factor
@@ -81,8 +87,8 @@ def sensitivity_of(
                 meaning=CONSTANTS[name].meaning,
                 now=tuple(stated_values(name, cluster, assumptions, formats).items()),
                 factor=factor,
-                winner=None if found is None else found.winner + 1,
-                winner_summary="" if found is None else summaries[found.winner],
+                winner=None if found is None else ranks[found.winner],
+                winner_summary="" if found is None else summaries[ranks[found.winner]],
                 log_sd=log_sd,
                 standard_deviations=None if factor is None or log_sd <= 0 else abs(math.log(factor)) / log_sd,
             )

@@ -17,7 +17,7 @@ from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
 from strategies.mesh.settings import MeshCandidate, MeshRestriction, MeshSettings
 
-__all__ = ["MOST_CHUNKS", "REQUIRED", "WISHES", "Wish", "simplest"]
+__all__ = ["FORGONE", "MOST_CHUNKS", "REQUIRED", "WISHES", "Wish", "simplest"]
 
 # Chunks per rank of the recipes of NeMo for H100 (scripts/performance/recommended_model_configs/model_configs_h100.csv: vp_size).
 MOST_CHUNKS = 12
@@ -90,6 +90,9 @@ WISHES: tuple[Wish, ...] = (
     Wish(name="one_chunk", conditions={"vpp": _NONE}),
     Wish(name="whole_stages_recomputed", conditions={"whole_stages": True}),
 )
+
+# What a plan to run may have that the best plan lacks.
+FORGONE: tuple[str, ...] = (*(wish.name for wish in WISHES), "uniform")
 
 
 def simplest(

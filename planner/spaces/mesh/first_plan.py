@@ -57,6 +57,8 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
         for wish in WISHES
         if wish.is_granted(space.model, chosen.plan) and not wish.is_granted(space.model, fastest.plan)
     ]
+    if refined is not None:
+        forgone.append("uniform")
     alike = settings.distinct or ()
     others = [
         plan

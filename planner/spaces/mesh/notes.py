@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from costmodel.hardware.cluster import LinkRow
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.detail import mesh_links
@@ -175,9 +177,12 @@ def _under(
     short = dataclasses.replace(settings, restriction=restriction, top=1, gap=max(settings.gap, _GAP), effort=EFFORT)
     found = [candidate.plan for candidate in search_corner(model, short).candidates]
     pool = [*(plan.plan for plan in plans), *found]
-    steps = model.evaluate_plans(pool).step_time_s
+    first, now_s = pool[0], space.model.evaluate_plans(pool).step_time_s
+    # A plan that is faster already depends on nothing, and one that rests on another such assumption is no way out.
+    others = (now_s >= now_s[0]) & np.array([p.offload_activations <= first.offload_activations for p in pool])
+    steps = np.where(others, model.evaluate_plans(pool).step_time_s, np.inf)
     n = int(steps.argmin())
-    best, first = pool[n], pool[0]
+    best = pool[n]
     is_other = any(getattr(best, name) != getattr(first, name) for name in DISTINCT)
     if not is_other or float(steps[n]) > (1 - _WORTH_SAYING) * float(steps[0]):
         return []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.mesh.detail import StageRow
     from strategies.mesh.block_search import SplitCheck
 
-__all__ = ["FORGONE", "REPORT", "split_text"]
+__all__ = ["FORGONE_WORDS", "REPORT", "split_text"]
 
 # Below this a bound and what it bounds are the same to people.
 _NOT_SHOWN = 5e-4
@@ -62,8 +62,7 @@ class MeshReport(SpaceReport):
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
         own = [split_text(check) for check in _checked(answer) if _is_of_best(check, answer)]
-        word = "Fastest" if better_word(answer.objective) == "faster" else "Best by objective"
-        faster = [] if answer.fastest is None else [(word, _fastest(answer, answer.fastest))]
+        faster = [] if answer.fastest is None else [_fastest(answer, answer.fastest)]
         return [*faster, ("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
@@ -109,7 +108,7 @@ class MeshReport(SpaceReport):
 
 
 # What a plan does that forgoes one of `strategies.mesh.simplest.WISHES`.
-FORGONE = {
+FORGONE_WORDS = {
     "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
     "optimizer_on_device": "keeps the optimizer's state on the host",
     "common_schedule": "needs a schedule that few frameworks have",
@@ -122,15 +121,25 @@ FORGONE = {
     "no_expert_parallelism": "needs expert parallelism",
     "one_chunk": "interleaves",
     "whole_stages_recomputed": "recomputes a part of each chunk",
+    "uniform": "has stages of its own, or splits inside the blocks",
 }
 
 
-def _fastest(answer: Answer, fastest: RankedPlan) -> str:
+# What the best plan is called, by what the better of two is.
+_BEST = {
+    "faster": "Fastest",
+    "cheaper": "Cheapest",
+    "more efficient": "Most efficient",
+    "more energy-efficient": "Most energy-efficient",
+}
+
+
+def _fastest(answer: Answer, fastest: RankedPlan) -> tuple[str, str]:
     """What the plan to run costs against the fastest, and why it is named first."""
-    gain = f"{percent(1.0 - fastest.score / answer.best.score)} {better_word(answer.objective)}"
-    own = ["has stages or splits of its own"] if fastest.rank == 0 else []
-    why = ", ".join([*(FORGONE[name] for name in answer.forgone), *own])
-    return f"{gain} ({paid_text(fastest, answer.objective)}), but {why}: {fastest.summary}; --fastest names it first"
+    better = better_word(answer.objective)
+    why = ", ".join(FORGONE_WORDS[name] for name in answer.forgone)
+    text = f"{percent(1.0 - fastest.score / answer.best.score)} {better} ({paid_text(fastest, answer.objective)}), but {why}"
+    return _BEST[better], f"{text}: {fastest.summary}; --fastest names it first"
 
 
 def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:

@@ -335,7 +335,7 @@ class MixedPlanSpace(PlanSpace):
         return sensitivity_of(
             times,
             knowledge_of(self.resolved.request, is_transformer=True, names=tuple(n for n in CONSTANTS if n in known)),
-            [plan.summary for plan in plans],
+            {plan.rank: plan.summary for plan in plans},
             group_cluster(model.cluster, 0),
             model.assumptions,
             {name for precision in used for name in (precision.plain.name, precision.compute)},

@@ -370,7 +370,7 @@ def test_sensitivity_of_a_case_known_by_algebra(cluster: Cluster) -> None:
         log_sd=log_sd,
         covariance=np.diag([0.01, 0.04]),
     )
-    first, second = sensitivity_of(times, knowledge, ["a", "b"], cluster, DEFAULT_ASSUMPTIONS)
+    first, second = sensitivity_of(times, knowledge, {1: "a", 2: "b"}, cluster, DEFAULT_ASSUMPTIONS)
     assert (first.constant, first.winner, first.winner_summary) == ("inter_node_bandwidth", 2, "b")
     assert first.factor == pytest.approx(0.5, rel=0.01)
     assert first.standard_deviations == pytest.approx(math.log(2) / 0.2, rel=0.01)
