@@ -52,7 +52,7 @@ function coloured(v,p){if(typeof v==="string")return v.charAt(0)==="@"?p[v.slice
 return typeof x==="number"?x:coloured(x,p)});if(v&&typeof v==="object"){var o={};for(var k in v)o[k]=coloured(v[k],p);return o}return v}
 function show(){document.querySelectorAll(".live").forEach(function(box){var f=all.figures[box.dataset.figure],
 p=all.palettes[dark.matches?"dark":"light"];
-Plotly.react(box,coloured(f.data,p),coloured(f.layout,p),{responsive:true,displaylogo:false,showTips:false,
+Plotly.newPlot(box,coloured(f.data,p),coloured(f.layout,p),{responsive:true,displaylogo:false,showTips:false,
 modeBarButtons:[["toImage","zoom2d","pan2d","resetScale2d"]]}).then(function(){box.parentNode.classList.add("is-live");
 var l=box.querySelector(".legend"),more=l?Math.ceil(l.querySelector(".scrollbox").getBoundingClientRect().height)+9-f.layout.meta.legend:0;
 if(more>0)Plotly.relayout(box,{height:f.layout.height+more,"legend.maxheight":1})})})}
