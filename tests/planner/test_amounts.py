@@ -81,9 +81,17 @@ def test_a_batch_in_tokens_is_one_in_samples() -> None:
     values.check()
 
 
+@pytest.mark.parametrize("batch", ["512 sequences", "512samples", "512 Sequence"])
+def test_a_batch_may_say_that_it_is_in_samples(batch: str) -> None:
+    values = Values()
+    assert asked({"model": "gpt2", "batch": batch}, values).batch == 512
+    values.check()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"model": "gpt2", "batch": "many sequences"}, "--batch many sequences: must be a whole number"),
         ({"model": "gpt2", "batch": "4M tokens"}, "is 3,906.25 samples of 1,024 positions, not a whole number; --batch 4096 is"),
         ({"model": "gpt2", "batch": "3000 tokens"}, "--batch 2 is 2,048 tokens"),
         ({"model": "gpt2", "batch": "500 tokens"}, "--batch 1 is 1,024 tokens"),
