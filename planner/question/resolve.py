@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.fields import with_values, without_effect
-from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
+from costmodel.framework import NO_FRAMEWORK, Framework, LayerAssumptions, cluster_run_by
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import host_rates
@@ -111,7 +111,7 @@ def resolve(request: Request) -> Resolved:
     if published is not None and (named is None or [known.name for known in wanted] == [published.name]):
         wanted = (published,)
     device = cluster.groups[lead_device(cluster, wanted)].device
-    precision = _precision(request, model, cluster, device, kind, wanted)
+    precision = _precision(request, model, cluster, device, kind, wanted, _usual_precision(model, device, framework))
     paleo = request.cost_model == "paleo"
     usual_optimizer = "sgd" if paleo else "adam" if is_transformer(model.graph) else "momentum"
     optimizer = optimizer_of(request.optimizer, usual_optimizer)
@@ -205,6 +205,13 @@ def _free_layers(model: LoadedModel, compute: ComputeModel) -> tuple[str, ...]:
     return free
 
 
+def _usual_precision(model: LoadedModel, device: Device, framework: Framework) -> str:
+    """What a network is trained in on a device where nobody says, of the formats that the framework has."""
+    runs = framework.rules.runs("precision", tuple(device.peak_flop_per_s))
+    rates = {name: rate for name, rate in device.peak_flop_per_s.items() if name in runs}
+    return default_precision(rates, is_transformer=is_transformer(model.graph))
+
+
 def _precision(
     request: Request,
     model: LoadedModel,
@@ -212,10 +219,10 @@ def _precision(
     device: Device,
     kind: Kind,
     wanted: Sequence[Precision],
+    usual: str,
 ) -> Precision:
     """The one asked for, or that which the cost model or the device makes usual; a device without it is refused."""
     paleo, serves = request.cost_model == "paleo", request.mode == "inference"
-    usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
     wanted = wanted or (PRECISIONS["fp32" if paleo else usual],)
     precision = next((known for known in wanted if known.runs_on(device.formats)), wanted[-1])
     keeps_narrow = serves and precision.casts  # weights alone, where the device has no rate
@@ -315,6 +322,8 @@ def _stated_assumptions(
     device: Device,
 ) -> tuple[Assumption, ...]:
     of_device = "default of transformers on the device" if is_transformer(model.graph) else "default of the device"
+    if _usual_precision(model, device, workload.framework) != _usual_precision(model, device, NO_FRAMEWORK):
+        of_device += f", of the formats of {workload.framework.title}"
     of_cluster = "default" if request.device is None else "default of the device"
     rows = [
         Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)"),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
-__all__ = ["Found", "PlanSpace", "check_framework", "space_of"]
+__all__ = ["Found", "PlanSpace", "as_asked", "check_framework", "space_of"]
 
 
 _DEFAULT_TIME_LIMIT_S = 60.0
@@ -393,14 +393,21 @@ def check_framework(resolved: Resolved, *conditions: str) -> None:
     if not refusals:
         return
     facts = facts_of(workload.graph, workload.precision.name, workload.optimizer.name)
-    problems = [framework.rules.cited(refusal, facts.values, framework.name) for refusal in of_no_plan(refusals, facts)]
+    values = as_asked(resolved, facts.values)
+    problems = [framework.rules.cited(refusal, values, framework.name) for refusal in of_no_plan(refusals, facts)]
     problems += [
-        framework.rules.cited(refusal, facts.values, framework.name)
+        framework.rules.cited(refusal, values, framework.name)
         for refusal in refusals
         if any(refusal.when.get(condition) is True for condition in conditions)
     ]
     if problems:
         raise UsageError("\n".join(f"--framework {framework.name}: {problem}" for problem in problems))
+
+
+def as_asked(resolved: Resolved, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of facts for people, with the question's own word for its number format."""
+    asked, name = resolved.request.precision, resolved.workload.precision.name
+    return {**values, "precision": name if asked in (None, name) else f"{asked} ({name})"}
 
 
 def space_of(resolved: Resolved) -> PlanSpace:

@@ -44,7 +44,7 @@ from planner.core.objectives import check_rates
 from planner.core.request import Request
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace
+from planner.spaces.base import Found, PlanSpace, as_asked
 from planner.spaces.mesh.plans import (
     MUCH_HOST,
     bottleneck_in_words,
@@ -107,7 +107,7 @@ def _check_question(resolved: Resolved, model: MeshModel) -> None:
     """Refuse a question whose network, precision or optimizer the framework does not take, whatever the plan."""
     framework, facts = resolved.workload.framework, model.facts
     problems = [
-        f"--framework {framework.name}: {framework.rules.cited(refusal, facts.values, framework.name)}"
+        f"--framework {framework.name}: {framework.rules.cited(refusal, as_asked(resolved, facts.values), framework.name)}"
         for refusal in by_facts(framework.rules.of(), facts)
         if refusal.when.keys() <= FACTS.keys()
     ]
