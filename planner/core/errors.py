@@ -152,8 +152,10 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
         What exists.
     hint : str, optional
         Ends the message: a command that lists what exists.
-    meant : iterable of str, optional
-        What the name may stand for, where it is that of several; without it the nearest names are suggested.
+    meant : sequence of str, optional
+        What the name may stand for, the likeliest first; without it the nearest names are suggested.
+    unlisted : iterable of str, optional
+        Other names that exist, which are suggested only.
 
     Examples
     --------
@@ -162,7 +164,14 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
     """
 
     def __init__(
-        self, *, kind: str, name: str, known: Iterable[str], hint: str = "", meant: Iterable[str] = ()
+        self,
+        *,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        meant: Sequence[str] = (),
+        unlisted: Iterable[str] = (),
     ) -> None:
         self.kind = kind
         self.name = name
@@ -170,8 +179,9 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
         shown = ", ".join(self.known[:_SHOWN_NAMES]) + (", ..." if len(self.known) > _SHOWN_NAMES else "")
         tail = "; ".join(part for part in (f"known: {shown}" if shown else "", hint) if part)
         several = " or ".join(f"'{one}'" for one in meant)
-        suggested = f"; did you mean {several}?" if several else did_you_mean(name, self.known)
-        self.reason = f"is not known{suggested}" + (f" ({tail})" if tail else "")
+        suggested = f"; did you mean {several}?" if several else did_you_mean(name, (*self.known, *unlisted))
+        said = f"is the name of several: say {several}" if len(meant) > 1 else f"is not known{suggested}"
+        self.reason = said + (f" ({tail})" if tail else "")
         super().__init__(f"{kind} '{name}' {self.reason}")
 
 
@@ -232,6 +242,7 @@ _MOST_COMPARED = 8
 _ALIKE = 0.6
 _MUCH_ALIKE = 0.7
 _SHORT = 3
+_SAME = 0.9
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -249,6 +260,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "; did you mean 'h100-sxm'?"
     >>> did_you_mean("h100", ["h100-pcie", "h100-sxm"])
     "; did you mean 'h100-pcie' or 'h100-sxm'?"
+    >>> did_you_mean("alexnett", ["alexnet", "alexnet-torchvision"])
+    "; did you mean 'alexnet'?"
     >>> did_you_mean("adam8", ["adam", "adam-8bit"])  # marks between words do not count
     "; did you mean 'adam-8bit'?"
     """
@@ -256,7 +269,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     word = name.lower()[:200]
     start = _plain(word)
     longer = sorted(candidate for candidate in by_lower if len(word) > 2 and _plain(candidate).startswith(start))
-    close = longer[:_MOST_MEANT] or _misspelt(word, list(by_lower))[:1]
+    near = _misspelt(word, list(by_lower))[:1]
+    # A beginning that goes on over a mark ("alexnett" of "alexnet-tf-...") is further than one letter too many.
+    if (
+        near
+        and not any(one.startswith(word) for one in longer)
+        and difflib.SequenceMatcher(a=near[0], b=word).ratio() > _SAME
+    ):
+        longer = []
+    close = longer[:_MOST_MEANT] or near
     meant = " or ".join(f"'{by_lower[candidate]}'" for candidate in close)
     return f"; did you mean {meant}?" if close else ""
 

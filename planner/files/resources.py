@@ -123,6 +123,7 @@ def resolve(kind: Kind, text: str) -> Path:
         known=known,
         hint=f"'planner list {kind}' shows them, and a path to a file works too",
         meant=several,
+        unlisted=_words_of_devices() if kind == "clusters" else (),
     )
 
 
@@ -184,6 +185,12 @@ def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
     if kind == "clusters" and same not in names and (stood := stands_for(text)) is not None:
         return stood[0], ()
     return names.get(same), ()
+
+
+def _words_of_devices() -> list[str]:
+    """Names of devices that stand for clusters, and their beginnings ("h100")."""
+    words = dict.fromkeys(word for name in bundled("devices") for word in (name, name.partition("-")[0]))
+    return [word for word in words if stands_for(word) is not None]
 
 
 def cluster_aliases(name: str) -> list[str]:

@@ -28,7 +28,7 @@ from planner.files.loading import (
     load_framework,
 )
 from planner.files.naming.frameworks import framework_of
-from planner.files.naming.optimizers import optimizer_called
+from planner.files.naming.optimizers import nearest_optimizer, optimizer_called
 from planner.files.naming.precisions import BARE, nearest_precision, precision_called
 from planner.importers.networks import load_model
 
@@ -192,7 +192,7 @@ def optimizer_of(given: str | None, default: str) -> Optimizer:
     """
     name = optimizer_called(default if given is None else given)
     if name is None:
-        raise UnknownName(kind="optimizer", name=str(given), known=OPTIMIZERS)
+        raise UnknownName(kind="optimizer", name=str(given), known=OPTIMIZERS, meant=nearest_optimizer(str(given)))
     return OPTIMIZERS[name]
 
 

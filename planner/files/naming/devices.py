@@ -304,10 +304,10 @@ def device_called(text: str, memory_gb: float | None = None) -> tuple[str | None
 
 
 def named_device(text: str) -> tuple[str | None, tuple[str, ...]]:
-    """The bundled device that a name means and nothing else; and what it may mean, where it leaves that open.
+    """The bundled device that a name means and nothing else; and what it may mean, where it leaves that open, the likeliest first.
 
     >>> named_device("Tesla V100-SXM2-16GB"), named_device("a100"), named_device("my a100 box")
-    (('v100-16gb', ()), (None, ('a100-40gb', 'a100-80gb', 'a100-pcie-40gb', 'a100-pcie-80gb')), (None, ()))
+    (('v100-16gb', ()), (None, ('a100-80gb', 'a100-40gb', 'a100-pcie-40gb', 'a100-pcie-80gb')), (None, ()))
     """
     from planner.files.resources import bundled
 
@@ -328,7 +328,8 @@ def named_device(text: str) -> tuple[str | None, tuple[str, ...]]:
         meant = tuple(one for one in meant if "pcie" not in one)
     if len(meant) == 1 and has_memory(meant[0], text):
         return meant[0], ()
-    return None, tuple(sorted(meant))
+    likeliest = _by_memory(known, word, None)
+    return None, tuple(sorted(meant, key=lambda name: (name != likeliest, name)))
 
 
 # Boards that bear the name of another form, and parts of a chip: rows of measurements that say no more mean the other.

@@ -6,7 +6,7 @@ import re
 
 from costmodel.precision import OPTIMIZERS
 
-__all__ = ["optimizer_called"]
+__all__ = ["nearest_optimizer", "optimizer_called"]
 
 # Names of one update: decoupled weight decay adds one multiplication to Adam's twelve operations and no state (Loshchilov and Hutter,
 # arXiv:1711.05101). Nesterov's momentum keeps what momentum keeps.
@@ -32,3 +32,14 @@ def optimizer_called(text: str) -> str | None:
     word = _IMPLEMENTATIONS.sub("", re.sub(r"[^a-z0-9]", "", text.lower()))
     word = _SAME.get(word, re.sub("^adamw", "adam", word))
     return next((name for name in OPTIMIZERS if name.replace("-", "") == word), None)
+
+
+def nearest_optimizer(text: str) -> list[str]:
+    """The one that begins so, or none; nobody tells AdamW from Adam here.
+
+    >>> nearest_optimizer("adamw8"), nearest_optimizer("ada")
+    (['adam-8bit'], [])
+    """
+    word = re.sub("^adamw", "adam", re.sub(r"[^a-z0-9]", "", text.lower()))
+    near = [name for name in OPTIMIZERS if name.replace("-", "").startswith(word)]
+    return near if len(near) == 1 else []

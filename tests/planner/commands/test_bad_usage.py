@@ -101,6 +101,12 @@ def model(new_file: Any) -> Any:
         (["estimate", "--model", "alexnet"], "MODEL comes first, as in: planner estimate MODEL"),
         (["optimize", "alexnet", "--gpus", "4", "--cluster", "dgx-h10"], "did you mean 'dgx-h100'?"),
         (["optimize", "alexnet", "--gpus", "4", "--device", "h100-smx"], "did you mean 'h100-sxm'?"),
+        (["optimize", "alexnet", "--gpus", "4", "--cluster", "h1000"], "did you mean 'h100'?"),
+        (["optimize", "alexnet", "--gpus", "4", "--optimizer", "adamw8"], "did you mean 'adam-8bit'?"),
+        (
+            ["optimize", "gpt2", "--gpus", "4", "--framework", "deepspeed", "--precision", "fp8"],
+            "precision fp8 (fp8-delayed): DeepSpeed has no such format",
+        ),
         (["optimize", "alexnett", "--gpus", "4"], "did you mean 'alexnet'?"),
         (["optimize", "", "--gpus", "4"], "MODEL: is empty"),
         (["optimize", "alexnet", "--gpus", "9", "--cluster", "k20-pcie"], "8"),
@@ -335,7 +341,7 @@ def test_python_prints_no_traceback_for_bad_usage() -> None:
             "'conv*' has no effect",
         ),
         (["scale", "alexnet", "--fix", "fc*:out_channels"], "family data leaves nothing to fix"),
-        (["optimize", "alexnet", "--gpus", "4", "--device", "h100"], "or 'h100-sxm'?"),
+        (["optimize", "alexnet", "--gpus", "4", "--device", "h100"], "the name of several: say 'h100-sxm'"),
     ],
 )
 def test_what_no_plan_can_be_is_named(fails: Any, arguments: list[str], message: str) -> None:

@@ -118,7 +118,7 @@ def test_a_limit_that_excludes_everything(fails: Any, tmp_path: Path, command: s
         ("[]", "groups: is empty; list the kinds of devices, or name the one with 'device'"),
         ("[{}]", "groups[0]: missing key 'device'"),
         ("[{device: h100-sxm, count: 0}]", "groups[0].count: must be at least 1, got 0"),
-        ("[{device: h100, count: 8}]", "did you mean 'h100-nvl' or 'h100-pcie' or 'h100-sxm'?"),
+        ("[{device: h100, count: 8}]", "'h100' is the name of several: say 'h100-sxm' or 'h100-nvl' or 'h100-pcie'"),
     ],
 )
 def test_a_cluster_with_an_empty_group(fails: Any, tmp_path: Path, new_file: Any, groups: str, message: str) -> None:
