@@ -206,8 +206,8 @@ _SAMPLES = re.compile(r"(.*[^A-Za-z\s].*?)\s*(?<![A-Za-z])(?:samples?|sequences?
 def _batch(given: Mapping[str, Any], values: Values) -> int | None:
     """Samples of a step; tokens are divided by the positions of a sample, and have to be a whole number of them."""
     label, batch = values.called("batch"), given["batch"]
-    if isinstance(batch, str) and (stated := _SAMPLES.fullmatch(batch)):
-        return values.count(label, stated[1])
+    if isinstance(batch, str) and (in_samples := _SAMPLES.fullmatch(batch)):
+        return values.count(label, in_samples[1])
     tokens = in_tokens(batch) if isinstance(batch, str) else None
     if tokens is None:
         unit = re.fullmatch(r"\s*\d.*?(?<![A-Za-z])((?!tokens?\b)[A-Za-z]{4,})\s*", str(batch))
