@@ -139,7 +139,7 @@ def list_(typed: Typed) -> None:
 @command(
     OUTPUT_OPTIONS,
     kind=argument(str, "WHAT", "device, cluster, model or framework.", " ".join(SHOWN)),
-    name=argument(str, "NAME", "Any name of it and no other ('planner list devices', ...), or a file of your own."),
+    name=argument(str, "NAME", "A name that means it alone ('planner list devices', ...), or a file of your own."),
 )
 def show(typed: Typed) -> None:
     """Show everything that is known of one device, cluster, network or framework: figures with units and sources, other names, rules.
