@@ -408,7 +408,7 @@ def test_docs_list_what_was_added(tree: Path) -> None:
     done = run_in(tree, os.pathsep.join((str(tree), str(tree / "docs"))), "-c", program)
     text = "\n".join(json.loads(done.stdout))
     cli = " ".join(text.split())
-    assert "mfu, gpu_hours, money, energy or carbon. Default: step_time." in cli
+    assert "mfu, gpu_hours, money, energy or carbon; cost is money. Default: step_time." in cli
     schedules = (
         "gpipe, imaginary, 1f1b, interleaved, zero_bubble, zb_h2, zb_v, dualpipe_v, combined_1f1b or interleaved_zb "
         "('planner list schedules')."

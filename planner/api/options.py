@@ -916,7 +916,7 @@ def options_of(declared: type, *names: str) -> dict[str, Option]:
     """Options of a class by keyword, those that are named and then the usual ones first; other names of a keyword are left out.
 
     >>> list(options_of(OptimizeOptions, "gpus"))[:2], options_of(OptimizeOptions)["top"].flags
-    (['gpus', 'cluster'], '--top -k')
+    (['gpus', 'nodes'], '--top -k')
     """
     options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
     ordered = {name: options[name] for name in (*names, *_USUAL) if name in options} | options

@@ -16,6 +16,7 @@ from planner.core.request import Request
 
 __all__ = [
     "StepCost",
+    "best_word",
     "better_word",
     "check_layer_objective",
     "check_rates",
@@ -35,6 +36,17 @@ def better_word(objective: str) -> str:
     ('cheaper', 'quicker')
     """
     return (OBJECTIVES.get(objective) or SERVING_OBJECTIVES[objective]).better
+
+
+def best_word(objective: str) -> str:
+    """What the best plan is called.
+
+    >>> best_word("step_time"), best_word("money"), best_word("energy")
+    ('Fastest', 'Cheapest', 'Most energy-efficient')
+    """
+    better = better_word(objective)
+    best = better.replace("more ", "most ") if better.startswith("more ") else f"{better.removesuffix('er')}est"
+    return f"{best[0].upper()}{best[1:]}"
 
 
 def check_rates(objective: str | None, devices: Iterable[Device]) -> None:

@@ -314,7 +314,7 @@ def precision_rows() -> list[dict[str, Any]]:
             **known.formats(),
             "devices": sum(known.runs_on(each) for each in formats),
             "other_names": ", ".join(WORDS.get(name, ())),
-            _DESCRIPTION: known.about,
+            _DESCRIPTION: known.about or "one format for weights, products and what is kept",
         }
         for name, known in PRECISIONS.items()
     ]

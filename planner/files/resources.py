@@ -208,8 +208,6 @@ def stands_for(text: str) -> tuple[str, tuple[str, ...]] | None:
     >>> stands_for("b200"), stands_for("dgx-b200")
     (('dgx-b200', ('b200',)), None)
     """
-    from planner.files.naming.devices import cluster_of_device
-
     bare = text.removesuffix(".yaml").removesuffix(".yml")
     is_own = (
         not text
@@ -218,7 +216,11 @@ def stands_for(text: str) -> tuple[str, tuple[str, ...]] | None:
         or bare in bundled("clusters")
         or bare in _ALIASES["clusters"]
     )
-    return None if is_own or "/" in text or _exists(Path(text)) else cluster_of_device(text)
+    if is_own or "/" in text or _exists(Path(text)):
+        return None
+    from planner.files.naming.devices import cluster_of_device
+
+    return cluster_of_device(text)
 
 
 def _nearest(kind: Kind, text: str) -> str:

@@ -190,7 +190,7 @@ def optimizer_of(given: str | None, default: str) -> Optimizer:
     ------
     UnknownName
     """
-    name = optimizer_called(default if given is None else given)
+    name = default if given is None else given if given in OPTIMIZERS else optimizer_called(given)
     if name is None:
         raise UnknownName(kind="optimizer", name=str(given), known=OPTIMIZERS, meant=nearest_optimizer(str(given)))
     return OPTIMIZERS[name]

@@ -360,7 +360,7 @@ def test_a_plan_names_bundled_files_by_their_own_names(tmp_path: Path, answer: A
 
 @pytest.mark.e2e
 def test_names_that_a_file_gives_wrong_have_their_place(fails: Any, plan_path: Path) -> None:
-    text = plan_path.read_text().replace("precision: fp32", "precision: fp8-blokwise")
+    text = plan_path.read_text().replace("precision: bf16", "precision: fp8-blokwise")
     text = text.replace("optimizer: momentum", "optimizer: adan")
     plan_path.write_text(text)
     said = fails("estimate", "--plan", str(plan_path))

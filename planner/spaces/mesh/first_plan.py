@@ -9,7 +9,7 @@ from typing import Any
 from planner.core.answer import RankedPlan
 from planner.spaces.base import Found
 from planner.spaces.mesh.space import MeshPlanSpace
-from strategies.mesh.settings import MeshSettings
+from strategies.mesh.settings import DISTINCT, MeshSettings
 from strategies.mesh.simplest import REQUIRED, WISHES, simplest
 
 __all__ = ["NEARLY", "with_first"]
@@ -59,7 +59,7 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
     ]
     if refined is not None:
         forgone.append("uniform")
-    alike = settings.distinct or ()
+    alike = () if space.request.diverse is False else DISTINCT
     others = [
         plan
         for plan in found.plans

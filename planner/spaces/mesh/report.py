@@ -10,7 +10,7 @@ from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
-from planner.core.objectives import better_word
+from planner.core.objectives import best_word, better_word
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, compared_words, paid_text, rows_table
@@ -125,21 +125,12 @@ FORGONE_WORDS = {
 }
 
 
-# What the best plan is called, by what the better of two is.
-_BEST = {
-    "faster": "Fastest",
-    "cheaper": "Cheapest",
-    "more efficient": "Most efficient",
-    "more energy-efficient": "Most energy-efficient",
-}
-
-
 def _fastest(answer: Answer, fastest: RankedPlan) -> tuple[str, str]:
     """What the plan to run costs against the fastest, and why it is named first."""
     better = better_word(answer.objective)
     why = ", ".join(FORGONE_WORDS[name] for name in answer.forgone)
     text = f"{percent(1.0 - fastest.score / answer.best.score)} {better} ({paid_text(fastest, answer.objective)}), but {why}"
-    return _BEST[better], f"{text}: {fastest.summary}; --fastest names it first"
+    return best_word(answer.objective), f"{text}: {fastest.summary}; --fastest names it first"
 
 
 def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
