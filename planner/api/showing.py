@@ -206,7 +206,7 @@ def _blocks(document: Mapping[str, Any]) -> list[Block]:
 
 
 def _details(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Tables of the details, without what is said above them."""
+    """Tables of the details, without what stands above them."""
     if kind == "device":
         return [Heading("Rates of large products"), rate_table(rows), *assumed_rates(rows)]
     said = ("name", "source") if kind == "cluster" else ("name",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodel.mesh.plan import MeshPlan
@@ -102,15 +102,15 @@ class MeshRestriction:
         """Whether nothing is fixed."""
         return not (self.degrees or self.names or self.flags)
 
-    def powers_of_two(self, names: Sequence[str] = _HALVED) -> MeshRestriction:
-        """The same with every degree but dp a power of two, unless the user allows none: a small corner with good plans.
+    def powers_of_two(self, *, any_vpp: bool = False) -> MeshRestriction:
+        """The same with every degree but dp (and vpp) a power of two, unless the user allows none: a small corner with good plans.
 
         >>> corner = MeshRestriction(degrees={"tp": Bounds(high=3), "pp": Bounds(values=(3,))}).powers_of_two()
         >>> corner.degrees["tp"].values, corner.degrees["pp"].values
         ((1, 2), (3,))
         """
         corner = dict(self.degrees)
-        for name in names:
+        for name in (name for name in _HALVED if not (any_vpp and name == "vpp")):
             bounds = self.degrees.get(name, Bounds())
             powers = tuple(v for v in _POWERS if bounds.allows(v))
             corner[name] = Bounds(values=powers) if powers else bounds

@@ -7,7 +7,6 @@ their predictions (in logarithms), and a limit on the score is one on the expect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costmodel.mesh.framework_rules import Span, Values
@@ -24,9 +23,6 @@ MOST_CHUNKS = 12
 # Every framework with pipelines has the first, and every one that interleaves the second (`rules` of configs/frameworks).
 COMMON_SCHEDULES = ("1f1b", "interleaved")
 _NONE = Span(1, 1)
-# Simple plans are looked for where people look: among degrees that are powers of two. To show that no other is nearly as good took half as
-# long again as the proof (DeepSeek-V3 on 2,048 GPUs).
-_HALVED = ("tp", "cp", "ep", "etp", "pp", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,58 +33,51 @@ class Wish:
     ----------
     name : str
         In the published JSON.
-    conditions : mapping of str to values
-        Of settings of the plan; ``equal_chunks``, ``whole_stages``: as `MeshRestriction` has them.
+    setting : str
+        Of a plan; ``equal_chunks``, ``whole_stages``: as `MeshRestriction` has them.
+    wanted : Span, names or bool
+        Its values.
     """
 
     name: str
-    conditions: Mapping[str, Values]
+    setting: str
+    wanted: Values = True
 
     def narrowed(self, restriction: MeshRestriction) -> MeshRestriction | None:
         """The plans of a restriction that have it; None where the user wants another thing."""
-        narrower: MeshRestriction | None = restriction
-        for name, wanted in self.conditions.items():
-            if narrower is None:
-                return None
-            if name == "equal_chunks":
-                narrower = replace(narrower, equal_chunks=True)
-            elif name == "whole_stages":
-                narrower = None if "recompute_blocks" in narrower.degrees else replace(narrower, whole_stages=True)
-            else:
-                narrower = within(narrower, name, wanted)
-        return narrower
+        if self.setting == "equal_chunks":
+            return replace(restriction, equal_chunks=True)
+        if self.setting == "whole_stages":
+            return None if "recompute_blocks" in restriction.degrees else replace(restriction, whole_stages=True)
+        return within(restriction, self.setting, self.wanted)
 
     def is_granted(self, model: MeshModel, plan: MeshPlan) -> bool:
         """Whether a plan has it."""
-        return all(_has(model, plan, name, wanted) for name, wanted in self.conditions.items())
-
-
-def _has(model: MeshModel, plan: MeshPlan, name: str, wanted: Values) -> bool:
-    if name == "equal_chunks":
-        return model.num_blocks % (plan.pp * plan.vpp) == 0
-    if name == "whole_stages":
         chunks = plan.pp * plan.vpp
-        return plan.recompute != "full" or plan.recompute_blocks == max(model.blocks_of(chunks))
-    value = getattr(plan, name)
-    return value == wanted if isinstance(wanted, bool) else value in wanted
+        if self.setting == "equal_chunks":
+            return model.num_blocks % chunks == 0
+        if self.setting == "whole_stages":
+            return plan.recompute != "full" or plan.recompute_blocks == max(model.blocks_of(chunks))
+        value = getattr(plan, self.setting)
+        return value == self.wanted if isinstance(self.wanted, bool) else value in self.wanted
 
 
 # How far copies of activations to the host hide is an assumption without a source (`offload_overlap`).
-REQUIRED = Wish(name="activations_on_device", conditions={"offload_activations": False})
+REQUIRED = Wish(name="activations_on_device", setting="offload_activations", wanted=False)
 # Then what needs the host at all, then pipelines that few people have run, then dimensions, then what saves memory.
 WISHES: tuple[Wish, ...] = (
     REQUIRED,
-    Wish(name="optimizer_on_device", conditions={"offload_optimizer": False}),
-    Wish(name="common_schedule", conditions={"schedule": COMMON_SCHEDULES}),
-    Wish(name="few_chunks", conditions={"vpp": Span(1, MOST_CHUNKS)}),
-    Wish(name="equal_stages", conditions={"equal_chunks": True}),
-    Wish(name="no_context_parallelism", conditions={"cp": _NONE}),
-    Wish(name="no_pipeline", conditions={"pp": _NONE}),
-    Wish(name="no_tensor_parallelism", conditions={"tp": _NONE}),
-    Wish(name="no_expert_tensor_parallelism", conditions={"etp": _NONE}),
-    Wish(name="no_expert_parallelism", conditions={"ep": _NONE}),
-    Wish(name="one_chunk", conditions={"vpp": _NONE}),
-    Wish(name="whole_stages_recomputed", conditions={"whole_stages": True}),
+    Wish(name="optimizer_on_device", setting="offload_optimizer", wanted=False),
+    Wish(name="common_schedule", setting="schedule", wanted=COMMON_SCHEDULES),
+    Wish(name="few_chunks", setting="vpp", wanted=Span(1, MOST_CHUNKS)),
+    Wish(name="equal_stages", setting="equal_chunks"),
+    Wish(name="no_context_parallelism", setting="cp", wanted=_NONE),
+    Wish(name="no_pipeline", setting="pp", wanted=_NONE),
+    Wish(name="no_tensor_parallelism", setting="tp", wanted=_NONE),
+    Wish(name="no_expert_tensor_parallelism", setting="etp", wanted=_NONE),
+    Wish(name="no_expert_parallelism", setting="ep", wanted=_NONE),
+    Wish(name="one_chunk", setting="vpp", wanted=_NONE),
+    Wish(name="whole_stages_recomputed", setting="whole_stages"),
 )
 
 # What a plan to run may have that the best plan lacks.
@@ -121,7 +110,9 @@ def simplest(
         if narrower is None:
             continue
         if not wish.is_granted(model, chosen.plan):
-            part = narrower if wish is REQUIRED else narrower.powers_of_two(_HALVED)
+            # People look among powers of two. To show that no other plan is nearly as good took half as long again as the proof
+            # (DeepSeek-V3 on 2,048 GPUs).
+            part = narrower if wish is REQUIRED else narrower.powers_of_two(any_vpp=True)
             asked = replace(settings, restriction=part, top=1, distinct=None, known=(), cutoff=cutoff)
             found = search_part(model, asked).candidates
             if not found:

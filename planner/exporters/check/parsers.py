@@ -84,6 +84,17 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 # -- targets: (folder, settings of the plan) -> what was read ----------------------------------------
 
 
+def _degrees_of_megatron(config: Any) -> dict[str, int]:
+    """Of its arguments, and of the configuration of a network in Megatron-Bridge."""
+    return {
+        "tp": config.tensor_model_parallel_size,
+        "pp": config.pipeline_model_parallel_size,
+        "vpp": config.virtual_pipeline_model_parallel_size or 1,
+        "cp": config.context_parallel_size,
+        "ep": config.expert_model_parallel_size,
+    }
+
+
 def _megatron(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     arguments, environment = _launched(folder, "torchrun")
     program = next(i for i, word in enumerate(arguments) if word.endswith(".py"))
@@ -108,11 +119,7 @@ def _megatron(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     if getattr(args, "use_megatron_fsdp", False):
         zero = sharding[args.data_parallel_sharding_strategy]
     return {
-        "tp": args.tensor_model_parallel_size,
-        "pp": args.pipeline_model_parallel_size,
-        "vpp": args.virtual_pipeline_model_parallel_size or 1,
-        "cp": args.context_parallel_size,
-        "ep": args.expert_model_parallel_size,
+        **_degrees_of_megatron(args),
         "dp": args.data_parallel_size,
         "zero_stage": zero,
         "micro_batch": args.micro_batch_size,
@@ -227,11 +234,7 @@ def _megatron_bridge(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     model, train = config.model, config.train
     other = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     return {
-        "tp": model.tensor_model_parallel_size,
-        "pp": model.pipeline_model_parallel_size,
-        "vpp": model.virtual_pipeline_model_parallel_size or 1,
-        "cp": model.context_parallel_size,
-        "ep": model.expert_model_parallel_size,
+        **_degrees_of_megatron(model),
         "micro_batch": train.micro_batch_size,
         "num_micro_batches": train.global_batch_size // (train.micro_batch_size * (plan["ranks"] // other)),
     }

@@ -39,10 +39,9 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
     if space.request.fastest:
         return dataclasses.replace(found, refined=refined)
     chosen, reference = simplest(space.model, settings, best, NEARLY)
-    is_sound = refined is not None and REQUIRED.is_granted(space.model, refined.plan) >= REQUIRED.is_granted(
-        space.model, chosen.plan
-    )
-    if refined is not None and is_sound:
+    if refined is not None and (
+        REQUIRED.is_granted(space.model, refined.plan) or not REQUIRED.is_granted(space.model, chosen.plan)
+    ):
         most = refined.score * (1.0 + NEARLY)
         if chosen.score > most:
             chosen, _ = simplest(space.model, settings, best, max(most / reference - 1.0, 0.0))

@@ -97,7 +97,7 @@ def test_what_the_user_wants_is_no_wish_to_deny() -> None:
     )
     blocks = replace(fixed, degrees={"recompute_blocks": Bounds(values=(2,))})
     assert wishes["whole_stages_recomputed"].narrowed(blocks) is None
-    assert Wish(name="w", conditions={"tp": Span(2), "cp": Span(1, 1)}).narrowed(fixed) is None
+    assert Wish(name="w", setting="cp", wanted=Span(1, 1)).narrowed(fixed) is None
 
 
 def test_a_plan_within_the_share_is_found_where_there_is_one() -> None:
