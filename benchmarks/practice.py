@@ -12,14 +12,18 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
+from planner.importers.networks import load_model
 from planner.question.resolve import resolve
+from planner.schema.model import PublishedPlan
+from planner.schema.settings import plan_settings
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from strategies.limits import Clock
+from strategies.mesh.roles import as_published
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "practice.md"
@@ -30,12 +34,17 @@ _WALL_S = 150.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A published run.
+    """A published run of a plan that a network's file has under ``published_plans``.
 
     Attributes
     ----------
-    degrees, names, flags : mapping
-        What the source says about the plan, by field of MeshPlan (vpp of arXiv:2104.04473: interleaved, one block per chunk).
+    name : str
+        Of the row.
+    source : str
+        Of its time.
+    model : str
+    gpus, seq : int
+        Which of the published plans of the network.
     step_s : float or None
         Published, or follows from published rates by the source's own formula.
     mfu : float or None
@@ -47,33 +56,32 @@ class Run:
     name: str
     source: str
     model: str
-    cluster: str
     gpus: int
-    batch: int
-    degrees: Mapping[str, int]
-    names: Mapping[str, str]
-    flags: Mapping[str, bool]
     means: MeshRestriction  # what its trainer could do
-    seq: int | None = None
+    seq: int = 2048
     precision: str | None = None
     step_s: float | None = None
     mfu: float | None = None
     assume: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def published(self) -> PublishedPlan:
+        """The plan."""
+        plans = load_model(self.model).published_plans
+        return next(plan for plan in plans if (plan.gpus, plan.seq) == (self.gpus, self.seq))
+
     def request(self) -> Request:
         """The question that the run answers."""
+        plan = self.published
         return Request(
-            model=self.model, cluster=self.cluster, gpus=self.gpus, batch=self.batch, seq=self.seq, precision=self.precision,
+            model=self.model, cluster=plan.cluster, gpus=plan.gpus, batch=plan.global_batch, seq=plan.seq, precision=self.precision,
             assume=self.assume,
         )  # fmt: skip
 
-    def restriction(self) -> MeshRestriction:
-        """What its source fixes."""
-        return MeshRestriction(
-            degrees={name: Bounds(values=(value,)) for name, value in self.degrees.items()},
-            names={name: (value,) for name, value in self.names.items()},
-            flags=dict(self.flags),
-        )
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether it recomputes all blocks; the search no more than it must."""
+        return self.published.settings.get("recompute") == "full"
 
 
 def megatron_step_s(batch: int, layers: int, hidden: int, gpus: int, flop_per_s: float) -> float:
@@ -111,66 +119,43 @@ MEANS = {
 
 _KORTHIKANTI = "arXiv:2205.05198, table 5"
 _NARAYANAN = "arXiv:2104.04473, table 1"
-_SELECTIVE = {"recompute": "selective"}
 RUNS: tuple[Run, ...] = (
     Run(
         name="gpt3-175b, 1,024 A100",
         source="Megatron-LM, README and `pretrain_gpt3_175B.sh`: 32 s, 138 TFLOP/s with recomputation counted",
-        model="gpt3-175b", cluster="dgx-a100", gpus=1024, batch=1536,
-        degrees={"tp": 8, "cp": 1, "pp": 16, "dp": 8, "micro_batch": 1, "zero_stage": 0}, names={"recompute": "full", "schedule": "1f1b"},
-        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False}, step_s=32.0,
+        model="gpt3-175b", gpus=1024, means=MEANS["2021"], step_s=32.0,
     ),
     Run(
         name="megatron-530b, 280 A100", source=f"{_KORTHIKANTI}: 37.83 s, 56.0 %",
-        model="megatron-530b", cluster="dgx-a100", gpus=280, batch=280,
-        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 1, "vpp": 3, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "interleaved"},
-        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=37.83, mfu=0.560,
+        model="megatron-530b", gpus=280, means=MEANS["2022"], step_s=37.83, mfu=0.560,
     ),
     Run(
         name="megatron-530b, 2,240 A100", source="arXiv:2205.05198, section 6.3: 39.15 s, 54.2 %",
-        model="megatron-530b", cluster="dgx-a100", gpus=2240, batch=2240,
-        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 8, "vpp": 3, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "interleaved"},
-        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=39.15, mfu=0.542,
+        model="megatron-530b", gpus=2240, means=MEANS["2022"], step_s=39.15, mfu=0.542,
     ),
     Run(
         name="megatron-530b, 2,520 A100", source=f"{_NARAYANAN}: 163 TFLOP/s with recomputation counted",
-        model="megatron-530b", cluster="dgx-a100", gpus=2520, batch=2520,
-        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 9, "vpp": 3, "micro_batch": 1, "zero_stage": 0},
-        names={"recompute": "full", "schedule": "interleaved"},
-        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False},
-        step_s=megatron_step_s(2520, 105, 20480, 2520, 163e12),
+        model="megatron-530b", gpus=2520, means=MEANS["2021"], step_s=megatron_step_s(2520, 105, 20480, 2520, 163e12),
     ),
     Run(
         name="megatron-1t, 512 A100", source=f"{_KORTHIKANTI}: 71.49 s, 56.3 %",
-        model="megatron-1t", cluster="dgx-a100", gpus=512, batch=512,
-        degrees={"tp": 8, "cp": 1, "pp": 64, "dp": 1, "vpp": 1, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "1f1b"},
-        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=71.49, mfu=0.563,
+        model="megatron-1t", gpus=512, means=MEANS["2022"], step_s=71.49, mfu=0.563,
     ),
     Run(
         name="megatron-1t, 3,072 A100", source=f"{_NARAYANAN}: 163 TFLOP/s with recomputation counted",
-        model="megatron-1t", cluster="dgx-a100", gpus=3072, batch=3072,
-        degrees={"tp": 8, "cp": 1, "pp": 64, "dp": 6, "vpp": 2, "micro_batch": 1, "zero_stage": 0},
-        names={"recompute": "full", "schedule": "interleaved"},
-        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False},
-        step_s=megatron_step_s(3072, 128, 25600, 3072, 163e12),
+        model="megatron-1t", gpus=3072, means=MEANS["2021"], step_s=megatron_step_s(3072, 128, 25600, 3072, 163e12),
     ),
     Run(
         name="llama3-405b, 8k, 16,384 H100", source="arXiv:2407.21783, table 4: 400 TFLOP/s, 41 %",
-        model="llama3-405b", cluster="dgx-h100", gpus=16384, batch=2048, seq=8192,
-        degrees={"tp": 8, "cp": 1, "pp": 16, "dp": 128}, names={},
-        means=MEANS["llama"], flags={**_ON_DEVICE, "sequence_parallel": True}, mfu=0.41,
+        model="llama3-405b", gpus=16384, seq=8192, means=MEANS["llama"], mfu=0.41,
     ),
     Run(
         name="llama3-405b, 131k, 16,384 H100", source="arXiv:2407.21783, table 4: 380 TFLOP/s, 38 %",
-        model="llama3-405b", cluster="dgx-h100", gpus=16384, batch=128, seq=131072,
-        degrees={"tp": 8, "cp": 16, "pp": 16, "dp": 8}, names={"cp_kind": "all_gather"},
-        means=MEANS["llama"], flags={**_ON_DEVICE, "sequence_parallel": True}, mfu=0.38,
+        model="llama3-405b", gpus=16384, seq=131072, means=MEANS["llama"], mfu=0.38,
     ),
     Run(
         name="deepseek-v3, 2,048 H800", source="arXiv:2412.19437, sections 1 and 3: 180,000 GPU hours per 10^12 tokens, batch 15,360",
-        model="deepseek-v3", cluster="hgx-h800", gpus=2048, batch=15360, seq=4096, precision="fp8-deepseek",
-        degrees={"tp": 1, "cp": 1, "pp": 16, "ep": 64, "dp": 128, "zero_stage": 1},
-        names={**_SELECTIVE, "schedule": "zero_bubble"}, means=MEANS["deepseek"], flags=_ON_DEVICE,
+        model="deepseek-v3", gpus=2048, seq=4096, precision="fp8-deepseek", means=MEANS["deepseek"],
         # DualPipe hides all-to-alls and transfers between stages (section 3.2.1); tokens are dispatched in fp8, a scale per 128 (3.3.3).
         assume=(("ep_overlap", 1.0), ("pp_overlap", 1.0)),
         step_s=15360 * 4096 * 180e3 * 3600 / 1e12 / 2048,
@@ -239,12 +224,13 @@ def _ranking(space: MeshPlanSpace, settings: MeshSettings, published: MeshCandid
 
 def _as_published(run: Run, space: MeshPlanSpace, settings: MeshSettings) -> MeshCandidate:
     """The best plan of the published degrees; without a limit on memory if none fits, which the page says."""
-    fixed = replace(settings, top=1, restriction=run.restriction(), worker_counts=(run.gpus,))
+    wanted = plan_settings(run.published.settings)
     for capacity in (settings.capacity_bytes, math.inf):
-        outcome = space.outcome(replace(fixed, capacity_bytes=capacity))
-        if outcome.candidates:
-            plan = outcome.candidates[0].plan
-            if run.names.get("recompute") == "full":  # these runs recompute all blocks, the search no more than it must
+        asked = replace(settings, capacity_bytes=capacity, worker_counts=(run.gpus,))
+        found = as_published(space.model, asked, wanted, Clock(limit_s=settings.wall_s))
+        if found is not None:
+            plan = found.plan
+            if run.recomputes_all:
                 plan = replace(plan, recompute_blocks=space.blocks_per_stage(plan))
             step_s = float(space.model.evaluate_plans([plan]).step_time_s[0])
             return MeshCandidate(plan=plan, score=step_s, step_time_s=step_s)

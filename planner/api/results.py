@@ -75,6 +75,20 @@ class SearchResult(Written):
         rows = (*self.raw.assumptions, *self.raw.model_assumptions)
         return {row.name: f"{row.value} ({row.source})" if row.source else row.value for row in rows}
 
+    @property
+    def roles(self) -> dict[str, Plan | None]:
+        """Plans by what they are for: ``fastest``, ``data_parallel``, ``most_headroom``, ``fewest_gpus``, ``published``; None: none fits.
+
+        Only of plans over a device mesh; empty elsewhere. Several roles may have one plan.
+        """
+        from planner.report.roles import roles_of
+
+        found: dict[str, Plan | None] = {}
+        for roles, ranked in roles_of(self.raw):
+            plan = None if ranked is None else Plan(ranked=ranked, _answer=self.raw)
+            found |= dict.fromkeys((role.name for role in roles), plan)
+        return found
+
     notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people: why the best wins, limits that were hit.")
 
     def explain(self) -> Explanation:

@@ -27,6 +27,7 @@ __all__ = [
     "Proof",
     "RankedPlan",
     "ReportParts",
+    "Role",
     "ScalePoint",
     "Scaling",
     "Sensitivity",
@@ -250,6 +251,25 @@ class RankedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What somebody may want besides the best score, and the plan for it.
+
+    Attributes
+    ----------
+    name : str
+        Of `planner.report.roles.TITLES`.
+    plan : RankedPlan or None
+        None: there is none that fits.
+    source : str
+        Who says so, where somebody does.
+    """
+
+    name: str
+    plan: RankedPlan | None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBars:
     """How sure an answer is.
 
@@ -372,6 +392,8 @@ class AnswerSpace(ABC):
         What the time of a plan is per: ``step`` or ``token``.
     has_several_capacities : bool
         Whether devices differ in what they may hold.
+    names_roles : bool
+        Whether an answer names plans for other wishes than the best score.
     """
 
     name: ClassVar[str]
@@ -380,6 +402,7 @@ class AnswerSpace(ABC):
     has_figures: ClassVar[bool] = True
     step_word: ClassVar[str] = "step"
     has_several_capacities: ClassVar[bool] = False
+    names_roles: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -503,6 +526,8 @@ class Answer(_Answered):
         What makes it less simple.
     baselines : mapping
         What the best plan is compared with, by name; None where none fits.
+    roles : tuple of Role
+        Plans for other wishes, each by a search of its own.
     """
 
     plans: tuple[RankedPlan, ...]
@@ -511,6 +536,7 @@ class Answer(_Answered):
     fastest: RankedPlan | None = None
     forgone: tuple[str, ...] = ()
     baselines: Mapping[str, Any] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()
     interrupted: bool = False
 
     @property

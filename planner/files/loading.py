@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from planner.core.blocks import Block
     from planner.files.expansion import Expansion
     from planner.files.json_file import JsonFile
-    from planner.schema.model import NetworkFile
+    from planner.schema.model import NetworkFile, PublishedPlan
 
 __all__ = [
     "DEFAULT_CALIBRATION",
@@ -116,6 +116,7 @@ class LoadedModel(Printed):
     # The network file that an importer made of another program's file.
     content: Mapping[str, Any] | None = None
     checkpoint: Precision | None = None  # of the published weights, where the file states one
+    published_plans: tuple[PublishedPlan, ...] = ()  # how others train it
 
     def _blocks(self) -> Sequence[Block]:
         from planner.core.blocks import Facts, Sentence
@@ -239,6 +240,7 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
         notes=tuple(imported or ()),
         content=None if imported is None else document.value,
         checkpoint=None if network.checkpoint is None else network.checkpoint.to_domain(),
+        published_plans=network.published_plans,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.notes import note_entry
+from planner.report.roles import role_line, roles_of
 from planner.report.tables import row_entry
 from planner.report.uncertainty import bars_document, sensitivity_document
 
@@ -35,9 +36,25 @@ def search_document(answer: Answer) -> dict[str, Any]:
         "searched": dict(proof.searched),
         "solver": proof.solver,
         **answer.space.report.baselines_document(answer),
+        **({"roles": _roles(answer)} if answer.space.names_roles else {}),
         **bars_document(answer.error_bars, len(answer.plans)),
         **_tail(answer, answer.notes),
     }
+
+
+def _roles(answer: Answer) -> list[dict[str, Any]]:
+    """What plans are for; ``rank`` of those that are listed."""
+    ranks = [(plan.plan, plan.rank) for plan in answer.listed]
+    return [
+        {
+            "roles": [role.name for role in roles],
+            "rank": None if plan is None else next((rank for listed, rank in ranks if listed == plan.plan), None),
+            "reason": role_line(answer, roles, plan)[1],
+            "source": next((role.source for role in roles if role.source), None),
+            "plan": None if plan is None else with_plan(answer, plan),
+        }
+        for roles, plan in roles_of(answer)
+    ]
 
 
 def estimate_document(estimate: Estimate, warnings: Sequence[str] = (), *, is_explained: bool) -> dict[str, Any]:

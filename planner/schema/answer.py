@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from costmodel.fields import parts_of
 from planner.core.request import SPACES, imported
+from planner.report.roles import TITLES
 from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
 from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
 
@@ -450,6 +451,19 @@ def _rows(entry: Any, doc: str) -> tuple[Any, Any]:
     return key(several(entry) | None, doc, default=None)
 
 
+def _role_keys(space: str, cost: Any) -> dict[str, Any]:
+    entry = record(
+        f"{SPACES[space].title}RoleEntry",
+        "A plan by what it is for.",
+        roles=key(several(Literal[tuple(TITLES)]), "Several where one plan is for all of them."),
+        rank=key(int | None, "Of that plan in the list; null: it is not listed."),
+        reason=key(str, "How it differs from the plan to run, or why there is none."),
+        source=key(str | None, "Who published it; null: nobody did."),
+        plan=key(cost | None, "null: none fits."),
+    )
+    return {"roles": key(several(entry), "Plans for other wishes than the best score.", default_factory=list)}
+
+
 def _layer_search_keys(cost: Any) -> dict[str, Any]:  # noqa: ARG001 - its plans stand with their cost alone
     entry = record("LayerwiseCost", "A plan with a split per layer by its cost alone.", PlanHead, **_figures("layers"))
     return {
@@ -477,6 +491,7 @@ def _mesh_search_keys(cost: Any) -> dict[str, Any]:
             "`proven_optimal`, `bound_s` and `gap` are about the others. null: the plan to run is the best.",
         ),
         "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
+        **_role_keys("mesh", cost),
         "splits": key(
             several(SplitCheckEntry),
             "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
@@ -17,6 +16,7 @@ from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 from planner.schema.calibration import Costs, Source
 from planner.schema.common import FileModel, Name, Text, fail, known
 from planner.schema.records import record
+from planner.schema.settings import setting_values
 
 __all__ = ["FrameworkFile", "RulesEntry"]
 
@@ -70,7 +70,7 @@ class RefusalEntry(FileModel):
     @model_validator(mode="after")
     def _is_refusal(self) -> Self:
         for name, value in self.when.items():
-            _values(name, value)
+            setting_values(name, value)
         if len(self.when) > 1 and any(name in DERIVED for name in self.when):
             fail("is true or false by itself, and stands alone", at="when")
         if self.setting and self.setting not in (*MESH_COLUMNS, *_SETTINGS, *_OF_RUN):
@@ -80,7 +80,7 @@ class RefusalEntry(FileModel):
     def to_domain(self, source: str) -> Refusal:
         """Make the cost model's rule."""
         return Refusal(
-            when={name: _values(name, value) for name, value in self.when.items()},
+            when={name: setting_values(name, value) for name, value in self.when.items()},
             why=self.why,
             source=self.source or source,
             instead=self.instead,
@@ -91,28 +91,6 @@ class RefusalEntry(FileModel):
 
 # What else an export says of a run.
 _OF_RUN = ("stage_blocks", "stage_recompute", "block_splits", "recompute_blocks", "lora_rank", "seq", "placement")
-_RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})?")
-
-
-def _values(name: str, value: bool | int | str | tuple[str, ...]) -> Values:
-    """The values that a condition names."""
-    if name in DEGREES:
-        found = _RANGE.fullmatch(str(value))
-        if isinstance(value, bool) or (found is None and not isinstance(value, int)):
-            fail(f"{name} cannot be {value!r} (expected a number, or a range as 2.. or 2..3)", at="when")
-        if found is None:
-            return Span(int(str(value)), int(str(value)))
-        return Span(int(found[1])) if found[2] is None else Span(int(found[1]), int(found[2]))
-    known = NAMES.get(name) or FACTS.get(name)
-    if known:
-        names = value if isinstance(value, tuple) else (str(value),)
-        unknown = [text for text in names if text not in known]
-        if unknown:
-            fail(f"{name} cannot be '{unknown[0][:60]}' (known: {', '.join(known)})", at="when")
-        return names
-    if not isinstance(value, bool):
-        fail(f"{name} is true or false, not {value!r}", at="when")
-    return bool(value)
 
 
 class RulesEntry(FileModel):

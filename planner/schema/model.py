@@ -316,6 +316,26 @@ class PublishedParameters(FileModel):
     source: Text = Field(min_length=1, description="where it is published, or how it was worked out")
 
 
+class PublishedPlan(FileModel):
+    """How somebody trains the network, as published."""
+
+    cluster: Text = Field(min_length=1, description="on what, as `planner list clusters` calls it")
+    gpus: int = Field(strict=True, ge=1, le=MAX_INTEGER, description="and on how many devices")
+    global_batch: int = Field(strict=True, ge=1, le=MAX_INTEGER, description="samples per step, all workers together")
+    seq: int = Field(strict=True, ge=1, le=MAX_INTEGER, description="positions of a sample")
+    settings: dict[str, bool | int | Text] = Field(
+        min_length=1, description="what is published of the plan, by the names of a mesh plan: tp, pp, schedule, ..."
+    )
+    source: Text = Field(min_length=1, description="where it is published")
+
+    @model_validator(mode="after")
+    def _has_settings(self) -> Self:
+        from planner.schema.settings import plan_settings  # most networks have none
+
+        plan_settings(self.settings)
+        return self
+
+
 class NetworkFile(FileModel):
     """A network."""
 
@@ -343,6 +363,10 @@ class NetworkFile(FileModel):
     )
     checkpoint: Checkpoint | None = Field(
         default=None, description="format of the published weights, in which a server keeps them unless told otherwise"
+    )
+    published_plans: tuple[PublishedPlan, ...] = Field(
+        default=(),
+        description="how others train it; answers show what is nearest to the question beside their own plan",
     )
     blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
     layers: tuple[Entry, ...] = Field(min_length=1, description="the network")

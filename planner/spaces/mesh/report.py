@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
-from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
-from planner.core.objectives import best_word, better_word
+from planner.core.numbers import byte_text, duration_text, percent, significant, used_of_total
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, compared_words, paid_text, rows_table
+from planner.report.tables import column_maker, rows_table
 from planner.spaces.mesh.plans import mesh_plan_in_words, splits_in_words
 
 if TYPE_CHECKING:
     from costmodel.mesh.detail import StageRow
     from strategies.mesh.block_search import SplitCheck
 
-__all__ = ["FORGONE_WORDS", "REPORT", "split_text"]
+__all__ = ["REPORT", "split_text"]
 
 # Below this a bound and what it bounds are the same to people.
 _NOT_SHOWN = 5e-4
@@ -60,10 +59,7 @@ class MeshReport(SpaceReport):
         ]
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
-        versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
-        own = [split_text(check) for check in _checked(answer) if _is_of_best(check, answer)]
-        faster = [] if answer.fastest is None else [_fastest(answer, answer.fastest)]
-        return [*faster, ("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
+        return [("Inside the blocks", split_text(check)) for check in _checked(answer) if _is_of_best(check, answer)]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
         others = [check for check in _checked(answer) if not _is_of_best(check, answer)]
@@ -105,42 +101,6 @@ class MeshReport(SpaceReport):
             "forgone": list(answer.forgone),
             "splits": [split_document(check) for check in answer.details.get("splits", ())],
         }
-
-
-# What a plan does that forgoes one of `strategies.mesh.simplest.WISHES`.
-FORGONE_WORDS = {
-    "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
-    "optimizer_on_device": "keeps the optimizer's state on the host",
-    "common_schedule": "needs a schedule that few frameworks have",
-    "few_chunks": "has very many chunks per rank",
-    "equal_stages": "has chunks of unequal length",
-    "no_context_parallelism": "needs context parallelism",
-    "no_pipeline": "needs a pipeline",
-    "no_tensor_parallelism": "needs tensor parallelism",
-    "no_expert_tensor_parallelism": "splits experts over ranks",
-    "no_expert_parallelism": "needs expert parallelism",
-    "one_chunk": "interleaves",
-    "whole_stages_recomputed": "recomputes a part of each chunk",
-    "uniform": "has stages of its own, or splits inside the blocks",
-}
-
-
-def _fastest(answer: Answer, fastest: RankedPlan) -> tuple[str, str]:
-    """What the plan to run costs against the fastest, and why it is named first."""
-    better = better_word(answer.objective)
-    why = ", ".join(FORGONE_WORDS[name] for name in answer.forgone)
-    text = f"{percent(1.0 - fastest.score / answer.best.score)} {better} ({paid_text(fastest, answer.objective)}), but {why}"
-    return best_word(answer.objective), f"{text}: {fastest.summary}; --fastest names it first"
-
-
-def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
-    best, name = answer.best, "the best plan with data parallelism (ZeRO, FSDP) only"
-    if plain is None:
-        return f"{NOT_AVAILABLE}: no plan with data parallelism (ZeRO, FSDP) only fits"
-    if plain.plan == best.plan:
-        return "the best plan is one"
-    compared = compared_words(plain.score / best.score, answer.objective)
-    return f"{compared} {name}: {plain.summary} ({paid_text(plain, answer.objective)})"
 
 
 def _checked(answer: Answer) -> Sequence[SplitCheck]:

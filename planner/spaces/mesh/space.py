@@ -53,7 +53,7 @@ from planner.spaces.mesh.plans import (
     mesh_plan_in_words,
     splits_in_words,
 )
-from strategies.mesh.settings import DISTINCT, Bounds, MeshOutcome, MeshRestriction, MeshSettings
+from strategies.mesh.settings import DISTINCT, MeshOutcome, MeshSettings
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -65,9 +65,6 @@ __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 EFFORT = 5_000
 # What follows the search has so long at least.
 _MOMENT_S = 1.0
-_ONE = Bounds(values=(1,))
-# Plain data parallelism, ZeRO included.
-_DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
 # Parts of the step in which devices wait for the network.
 _COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
 # Relative room below which a host is full.
@@ -145,6 +142,7 @@ class MeshPlanSpace(PlanSpace):
 
     name = "mesh"
     declared = MESH_FIGURES
+    names_roles = True
 
     @property
     def is_spelled_out(self) -> bool:
@@ -201,12 +199,15 @@ class MeshPlanSpace(PlanSpace):
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
         if found.outcome.interrupted:
             return {"data_parallel": None}
+        from strategies.limits import Clock
+        from strategies.mesh.roles import DATA_PARALLEL, first_of
+
         settings, plan = self._settings_after(found), best.plan
         if settings.restriction.is_free and plan.tp * plan.cp * plan.ep * plan.pp == 1:
             return {"data_parallel": best}
-        plain = dataclasses.replace(settings, restriction=_DATA_PARALLEL, top=1)
-        ranked = self.rank([candidate.plan for candidate in self.outcome(plain).candidates[:1]], best.score)
-        return {"data_parallel": ranked[0] if ranked else None}
+        plain = dataclasses.replace(settings, restriction=DATA_PARALLEL)
+        candidate = first_of(self.model, plain, Clock(limit_s=settings.wall_s))
+        return {"data_parallel": None if candidate is None else self.rank([candidate.plan], best.score)[0]}
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
         resolved, outcome = self.resolved, found.outcome
@@ -226,6 +227,7 @@ class MeshPlanSpace(PlanSpace):
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         from planner.spaces.mesh.notes import batch_notes, cautions, pessimistic_notes
+        from planner.spaces.mesh.roles import mesh_roles
 
         settings = self._settings_after(found)
         if answer.refined is not None:
@@ -236,7 +238,8 @@ class MeshPlanSpace(PlanSpace):
             *pessimistic_notes(self, settings, answer.plans),
             *batch_notes(self, settings, answer.best),
         )
-        return dataclasses.replace(answer, notes=(*answer.notes, *more))
+        roles = mesh_roles(self, settings, found, answer)
+        return dataclasses.replace(answer, notes=(*answer.notes, *more), roles=roles)
 
     # -- figures
 

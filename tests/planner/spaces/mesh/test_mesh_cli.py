@@ -47,7 +47,7 @@ def test_the_table_and_what_it_rests_on(answer: Any) -> None:
         assert word in text
     flat = " ".join(text.split())
     for fact in (
-        "Proof:", "distinct plans", "Against data parallelism:", "cluster dgx-h100 (default)", "global batch 16 (given)",
+        "Proof:", "distinct plans", "Roles", "data parallelism (ZeRO, FSDP) only", "cluster dgx-h100 (default)", "global batch 16 (given)",
         "sequence length 512 (given)", "optimizer adam (default of transformers)", "precision bf16", "dense bf16 peak",
         "dp_overlap 0.9",
     ):  # fmt: skip

@@ -1,0 +1,114 @@
+"""The plans of an answer by what they are the best for: one line each, those that coincide together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.core.answer import Answer, RankedPlan, Role
+from planner.core.blocks import Block, Facts, Heading
+from planner.core.numbers import byte_text, counted, percent
+from planner.core.objectives import best_word, better_word
+from planner.report.tables import paid_text, ratio_text
+
+__all__ = ["FORGONE_WORDS", "TITLES", "role_line", "roles_blocks", "roles_of"]
+
+# Roles with what they are called; the best plan's own word is that of the objective.
+TITLES = {
+    "fastest": "Fastest",
+    "data_parallel": "Data parallelism",
+    "most_headroom": "Most headroom",
+    "fewest_gpus": "Fewest GPUs",
+    "published": "Published",
+}
+# What is said of the plan to run where it is for a role, too.
+_SAME = {
+    "fastest": "the {best}",
+    "data_parallel": "data parallelism (ZeRO, FSDP) only",
+    "most_headroom": "no plan that leaves clearly more memory was found within 5 %",
+    "fewest_gpus": "none that has 95 % of the speed was found on fewer GPUs",
+    "published": "as published ({source})",
+}
+# What is said where no plan is for a role.
+_NONE = {
+    "data_parallel": "no plan with data parallelism (ZeRO, FSDP) only fits",
+    "published": "the plan of {source} is not legal or does not fit here",
+}
+# What a plan does that forgoes one of `strategies.mesh.simplest.WISHES`.
+FORGONE_WORDS = {
+    "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
+    "optimizer_on_device": "keeps the optimizer's state on the host",
+    "common_schedule": "needs a schedule that few frameworks have",
+    "few_chunks": "has very many chunks per rank",
+    "equal_stages": "has chunks of unequal length",
+    "no_context_parallelism": "needs context parallelism",
+    "no_pipeline": "needs a pipeline",
+    "no_tensor_parallelism": "needs tensor parallelism",
+    "no_expert_tensor_parallelism": "splits experts over ranks",
+    "no_expert_parallelism": "needs expert parallelism",
+    "one_chunk": "interleaves",
+    "whole_stages_recomputed": "recomputes a part of each chunk",
+    "uniform": "has stages of its own, or splits inside the blocks",
+}
+
+
+def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
+    """Roles with their plans; those of one plan together, those of the plan to run first; nothing in spaces that have none."""
+    if not answer.space.names_roles or answer.setting.gpus == 1:
+        return []
+    every = [Role(name="fastest", plan=answer.fastest or answer.best)]
+    if "data_parallel" in answer.baselines:
+        every.append(Role(name="data_parallel", plan=answer.baselines["data_parallel"]))
+    found: list[tuple[list[Role], RankedPlan | None]] = [([], answer.best)]
+    for role in (*every, *answer.roles):
+        same = next((roles for roles, plan in found if plan and role.plan and plan.plan == role.plan.plan), None)
+        if same is None:
+            found.append(([role], role.plan))
+        else:
+            same.append(role)
+    return [(roles, plan) for roles, plan in found if roles]
+
+
+def roles_blocks(answer: Answer) -> list[Block]:
+    """A line for every plan that has a role."""
+    lines = tuple(role_line(answer, roles, plan) for roles, plan in roles_of(answer))
+    return [Heading("Roles"), Facts(lines)] if lines else []
+
+
+def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) -> tuple[str, str]:
+    """What a plan is called, and why it is named."""
+    best = best_word(answer.objective)
+    title = best if roles[0].name == "fastest" else TITLES[roles[0].name]
+    if plan is None:
+        return title, _NONE[roles[0].name].format(source=roles[0].source)
+    if plan.plan == answer.best.plan:
+        said = [_SAME[role.name].format(best=best.lower(), source=role.source) for role in roles]
+        return f"Plan {answer.best.rank}", "; ".join(said)
+    listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
+    why = _why(answer, roles[0], plan)
+    # One reason is enough: the others show in the figures.
+    also = "".join(f"; also {TITLES[role.name].lower()}" for role in roles[1:])
+    ends = "; --fastest names it first" if roles[0].name == "fastest" else ""
+    return title, f"{_gap(answer, plan)} ({paid_text(plan, answer.objective)}){why}: {listed}{also}{ends}"
+
+
+def _gap(answer: Answer, plan: RankedPlan) -> str:
+    """How much better or worse a plan is than the one to run."""
+    ratio, better = plan.score / answer.best.score, better_word(answer.objective)
+    if ratio < 1.0:
+        return f"{percent(1.0 - ratio)} {better}"
+    worse = "slower" if better == "faster" else "worse"
+    return f"{percent(ratio - 1.0)} {worse}" if ratio < 1.5 else f"{ratio_text(ratio)}x {worse}"
+
+
+def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
+    """What a plan has that the one to run lacks."""
+    best = answer.best
+    if role.name == "fastest":
+        return f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}"
+    if role.name == "data_parallel":
+        return " with data parallelism (ZeRO, FSDP) only"
+    if role.name == "most_headroom":
+        return f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
+    if role.name == "fewest_gpus":
+        return f", on {counted(plan.workers, 'GPU')}, {best.workers - plan.workers} fewer"
+    return f", as published ({role.source})"

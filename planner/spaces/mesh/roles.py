@@ -1,0 +1,84 @@
+"""Plans over a mesh for other wishes than the best score, each by a search of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from planner.core.answer import Answer, RankedPlan, Role
+from planner.spaces.base import Found
+from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
+from strategies.limits import Clock
+from strategies.mesh.roles import MEMORY_STEPS, as_published, fewest_gpus, most_headroom
+from strategies.mesh.settings import MeshCandidate, MeshSettings
+from strategies.mesh.simplest import REQUIRED
+
+if TYPE_CHECKING:
+    from planner.schema.model import PublishedPlan
+
+__all__ = ["mesh_roles"]
+
+
+def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answer: Answer) -> tuple[Role, ...]:
+    """The plan that leaves most memory, that on the fewest GPUs, and what is published for the network.
+
+    Parameters
+    ----------
+    space : MeshPlanSpace
+    settings : MeshSettings
+        Limits of the searches, all together.
+    found : Found
+    answer : Answer
+        What is known already: `planner.report.roles` shows its fastest plan and its baseline beside these.
+    """
+    clock, best, model = Clock(limit_s=settings.wall_s), answer.best, space.model
+    settings = dataclasses.replace(settings, effort=EFFORT)
+    known = [*found.outcome.candidates, *(_candidate(plan) for plan in answer.listed)]
+    part = settings
+    if REQUIRED.is_granted(model, best.plan):
+        known = [candidate for candidate in known if REQUIRED.is_granted(model, candidate.plan)]
+        restriction = REQUIRED.narrowed(settings.restriction)
+        assert restriction is not None
+        part = dataclasses.replace(settings, restriction=restriction)
+    best_score = min(candidate.score for candidate in known)
+    roomy = most_headroom(model, part, known, best_score, clock)
+    if roomy is not None:
+        less = best.memory_bytes_per_gpu - float(model.evaluate_plans([roomy.plan]).memory_bytes[0])
+        roomy = roomy if less >= settings.capacity_bytes / MEMORY_STEPS else _candidate(best)
+    roles = [_role(space, answer, "most_headroom", roomy)]
+    if not space.score.per_device:
+        fewest = fewest_gpus(model, part, known, best_score, clock)
+        if fewest is None or fewest.plan.workers >= best.workers:
+            fewest = _candidate(best)
+        roles.append(_role(space, answer, "fewest_gpus", fewest))
+    return (*roles, *_published(space, settings, answer, clock))
+
+
+def _published(space: MeshPlanSpace, settings: MeshSettings, answer: Answer, clock: Clock) -> list[Role]:
+    """What is published for the network, if anything: of what fits, that for a sequence as long and about as many GPUs."""
+    from planner.schema.settings import plan_settings
+
+    gpus = space.request.gpus
+
+    def distance(plan: PublishedPlan) -> tuple[float, ...]:
+        return (abs(math.log(plan.seq / space.seq)), abs(math.log(plan.gpus / gpus)))
+
+    nearest = sorted(space.resolved.model.published_plans, key=distance)
+    for plan in nearest:
+        found = as_published(space.model, settings, plan_settings(plan.settings), clock)
+        if found is not None:
+            return [_role(space, answer, "published", found, plan.source)]
+    return [Role(name="published", plan=None, source=plan.source) for plan in nearest[:1]]
+
+
+def _candidate(plan: RankedPlan) -> MeshCandidate:
+    return MeshCandidate(plan=plan.plan, score=plan.score, step_time_s=plan.step_time_s)
+
+
+def _role(space: MeshPlanSpace, answer: Answer, name: str, found: MeshCandidate | None, source: str = "") -> Role:
+    if found is None:
+        return Role(name=name, plan=None, source=source)
+    shown = next((plan for plan in answer.listed if plan.plan == found.plan), None)
+    (ranked,) = (shown,) if shown is not None else space.rank([found.plan], answer.best.score)
+    return Role(name=name, plan=ranked, source=source)

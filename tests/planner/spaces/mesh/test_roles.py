@@ -1,0 +1,109 @@
+"""Plans for other wishes than the best score, as answers name them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import planner
+from costmodel.mesh.plan import MeshPlan
+from planner.core.answer import Role
+from planner.core.errors import InputFileError
+from planner.core.request import Request
+from planner.importers.networks import load_model
+from planner.report.answer import search_report
+from planner.report.roles import roles_of
+from planner.report.text import plain_text
+from planner.spaces.ask import optimize
+from tests.planner.mesh_answers import PLAN, make_ranked, make_result
+
+ROOMY = make_ranked(dataclasses.replace(PLAN, tp=4), 20.6, memory_bytes_per_gpu=30.0 * 2**30)
+
+
+def said(answer: Any) -> str:
+    return " ".join(plain_text(search_report(answer).blocks(), None).split())
+
+
+@pytest.fixture(scope="module")
+def answered() -> Any:
+    return optimize(Request(model="llama3-8b", gpus=16, cluster="dgx-h100", batch=128, seq=8192))
+
+
+def test_every_role_keeps_its_promise(answered: Any) -> None:
+    roles = {role.name: role for role in answered.roles}
+    assert set(roles) == {"most_headroom", "fewest_gpus", "published"}
+    best = answered.fastest or answered.best
+    assert roles["most_headroom"].plan.step_time_s <= 1.05 * best.step_time_s
+    assert roles["most_headroom"].plan.memory_bytes_per_gpu <= answered.best.memory_bytes_per_gpu
+    assert roles["fewest_gpus"].plan.step_time_s <= best.step_time_s / 0.95
+    assert roles["fewest_gpus"].plan.workers <= answered.best.workers
+    published = roles["published"]
+    assert (published.plan.plan.tp, published.plan.plan.cp, published.plan.plan.micro_batch) == (1, 2, 1)
+    assert "NeMo" in published.source
+
+
+def test_roles_that_coincide_are_one_line() -> None:
+    roles = (Role(name="most_headroom", plan=ROOMY), Role(name="fewest_gpus", plan=ROOMY))
+    answer = make_result(roles=(*roles, Role(name="published", plan=make_ranked(), source="a paper")))
+    assert [[role.name for role in found] for found, _ in roles_of(answer)] == [
+        ["fastest", "published"],
+        ["data_parallel"],
+        ["most_headroom", "fewest_gpus"],
+    ]
+    text = said(answer)
+    assert "Plan 1: the fastest; as published (a paper)" in text
+    assert "Most headroom: 3.0 % slower (20.6 s, 30.0 GiB), and needs 26.0 GiB less memory: tp 4" in text
+    assert "; also fewest gpus" in text.lower()
+    document = search_report(answer).data()["roles"]
+    assert [entry["rank"] for entry in document] == [1, 2, None]
+    assert document[0]["source"] == "a paper"
+    assert document[2]["plan"]["plan"]["tp"] == 4
+
+
+def test_fewer_gpus_and_what_does_not_fit() -> None:
+    fewer = make_ranked(MeshPlan(tp=8, dp_shard=16, zero_stage=1), 20.8)
+    answer = make_result(
+        roles=(Role(name="fewest_gpus", plan=fewer), Role(name="published", plan=None, source="a paper"))
+    )
+    text = said(answer)
+    assert "Fewest GPUs: 4.0 % slower (20.8 s, 56.0 GiB), on 128 GPUs, 128 fewer: tp 8" in text
+    assert "Published: the plan of a paper is not legal or does not fit here" in text
+
+
+def test_one_gpu_has_no_roles() -> None:
+    answer = make_result()
+    alone = dataclasses.replace(answer, setting=dataclasses.replace(answer.setting, gpus=1))
+    assert roles_of(alone) == []
+    assert "Roles" not in said(alone)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("{tpp: 8}", "'tpp' is no setting of a plan; did you mean 'tp'?"),
+        ("{tp: true}", "tp cannot be True (expected a number, or a range as 2.. or 2..3)"),
+        ("{schedule: 2f2b}", "schedule cannot be '2f2b' (known: "),
+        ("{sequence_parallel: 2}", "sequence_parallel is true or false, not 2"),
+        ("{}", "at least 1"),
+    ],
+)
+def test_a_published_plan_is_checked(tmp_path: Any, settings: str, problem: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "schema_version: 1\nname: net\nglobal_batch: 8\nseq: 8\npublished_plans:\n"
+        f"  - {{cluster: dgx-h100, gpus: 8, global_batch: 8, seq: 8, settings: {settings}, source: x}}\n"
+        "layers:\n  - {name: data, type: input, shape: [3, 8]}\n  - {name: fc, type: linear, out_features: 10}\n"
+    )
+    with pytest.raises(InputFileError, match=r"net\.yaml:6:") as found:
+        load_model(str(path))
+    assert problem in str(found.value)
+
+
+@pytest.mark.e2e
+def test_python_names_them() -> None:
+    found = planner.optimize("llama3-8b", gpus=16, batch=128)
+    assert set(found.roles) == {"fastest", "data_parallel", "most_headroom", "fewest_gpus", "published"}
+    assert found.roles["published"].settings["cp"] == 2
+    assert planner.optimize("alexnet", gpus=2).roles == {}

@@ -1,0 +1,89 @@
+"""Plans for other wishes than the least time, against all plans of small questions."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.framework_rules import Span
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import SCHEDULES, MeshBatch
+from strategies.limits import UNLIMITED
+from strategies.mesh.roles import (
+    HEADROOM_WITHIN,
+    MEMORY_STEPS,
+    SPEED_KEPT,
+    as_published,
+    fewest_gpus,
+    most_headroom,
+)
+from strategies.mesh.search import search_model
+from strategies.mesh.settings import MeshSettings
+from tests.cases import mostly
+from tests.strategies.mesh.brute_force import all_plans, capacity_of
+from tests.strategies.mesh.networks import random_case
+from tests.strategies.mesh.test_simplest import in_corner
+
+
+def question(seed: int) -> tuple[MeshModel, MeshBatch, MeshSettings, np.ndarray, np.ndarray]:
+    """A small question, all of its plans, and what they take; infinite where one does not fit."""
+    workload, cluster, workers = random_case(seed)
+    model = MeshModel.build(workload, cluster)
+    workers = min(workers, 4)
+    plans = all_plans(model, workers)
+    capacity = capacity_of(model, plans, random.Random(seed).choice([0.1, 0.3, 0.7]))
+    costs = model.evaluate(plans)
+    time_s = np.where(costs.memory_bytes <= capacity, costs.step_time_s, np.inf)
+    return model, plans, MeshSettings(max_workers=workers, capacity_bytes=capacity), time_s, costs.memory_bytes
+
+
+@mostly("exact", "seed", range(40), quick=3)
+def test_no_plan_that_is_nearly_as_fast_needs_clearly_less_memory(seed: int) -> None:
+    model, plans, settings, time_s, memory = question(seed)
+    known = search_model(model, settings).candidates
+    best_s = float(np.min(time_s))
+    found = most_headroom(model, settings, known, best_s, UNLIMITED)
+    assert found is not None
+    costs = model.evaluate_plans([found.plan])
+    assert costs.step_time_s[0] <= best_s * (1 + HEADROOM_WITHIN) * (1 + 1e-9)
+    near = in_corner(plans) & (time_s <= best_s * (1 + HEADROOM_WITHIN) * (1 - 1e-9))
+    step = settings.capacity_bytes / MEMORY_STEPS
+    assert all(math.ceil(costs.memory_bytes[0] / step) <= np.ceil(memory[near] / step))
+
+
+@mostly("exact", "seed", range(40), quick=3)
+def test_no_plan_on_fewer_gpus_is_nearly_as_fast(seed: int) -> None:
+    model, plans, settings, time_s, _ = question(seed)
+    best_s, node = float(np.min(time_s)), model.cluster.devices_of_node
+    found = fewest_gpus(model, settings, [], best_s, UNLIMITED)
+    whole = (plans.workers < node) | (plans.workers % node == 0)
+    near = in_corner(plans) & whole & (time_s <= best_s / SPEED_KEPT * (1 - 1e-9))
+    if not near.any():
+        assert found is None or found.plan.workers == settings.max_workers
+        return
+    assert found is not None
+    assert found.plan.workers == plans.workers[near].min()
+    assert found.step_time_s <= best_s / SPEED_KEPT * (1 + 1e-9)
+
+
+@mostly("exact", "seed", range(40), quick=3)
+def test_a_published_plan_is_the_best_that_has_its_settings(seed: int) -> None:
+    model, plans, settings, time_s, _ = question(seed)
+    wanted = {"tp": Span(2, 2), "schedule": ("1f1b",)}
+    has = (plans.tp == 2) & (plans.schedule == SCHEDULES.index("1f1b"))
+    has &= (plans.offload_optimizer == 0) & (plans.offload_activations == 0)
+    found = as_published(model, settings, wanted, UNLIMITED)
+    expected = float(np.min(time_s[has], initial=np.inf))
+    assert (np.inf if found is None else found.step_time_s) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_is_known_counts_and_memory_is_not_searched_below_what_fits() -> None:
+    model, _, settings, time_s, _ = question(0)
+    known = search_model(model, settings).candidates
+    found = most_headroom(model, replace(settings, max_workers=1), known, float(np.min(time_s)), UNLIMITED)
+    assert found is not None
+    assert most_headroom(model, settings, [], float(np.min(time_s)), UNLIMITED) is None
