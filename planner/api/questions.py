@@ -93,7 +93,7 @@ def estimate(
     plan : Plan or path, optional
         A plan file; keywords then ask "and on that cluster, at that batch?".
     run_from : (trainer, path), optional
-        What is run today: ``("megatron", "train.sh")``, ``("deepspeed", "ds.json")`` or ``("accelerate", "fsdp.yaml")``.
+        What is run today: ``("megatron", "train.sh")``, ``("torchtitan", "llama3_8b.toml")``, ``("deepspeed", "ds.json")``, ...
     **options
         The options of ``planner estimate``, by the same names.
 

@@ -30,7 +30,8 @@ RUN_FROM = {
     "run_from": Option(
         "--from",
         "TRAINER FILE",
-        "Predict what you run today: megatron ARGS.sh, deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
+        "Predict what you run today: megatron or megatron-bridge ARGS.sh, nemo RECIPE.py, torchtitan CONFIG.toml, nanotron CONFIG.yaml, "
+        "deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
         words="planner.exporters.runs:RUNS",
     )
 }

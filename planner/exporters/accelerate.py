@@ -197,7 +197,7 @@ _DEEPSPEED_NOT_MODELLED = {"gradient_accumulation_steps", "offload_param_device"
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-def read(path: Path, text: str) -> Run:  # noqa: ARG001 - parsed from the file, with limits on aliases and depth
+def read(path: Path, text: str, part: str = "") -> Run:  # noqa: ARG001 - parsed from the file, with limits on aliases and depth
     """Read a run from a configuration file."""
     content = parse_document(path).value
     if not isinstance(content, dict) or "distributed_type" not in content:

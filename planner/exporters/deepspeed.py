@@ -203,7 +203,7 @@ _ZERO_NOT_MODELLED = {
 }  # fmt: skip
 
 
-def read(path: Path, text: str) -> Run:
+def read(path: Path, text: str, part: str = "") -> Run:  # noqa: ARG001 - only Python has parts
     """Read a run from the text of a configuration."""
     try:
         content = json.loads(text)
@@ -283,6 +283,8 @@ def _parallel_of_run(path: Path, content: Mapping[str, Any], run: Run) -> None:
         run.mesh["ep"] = str(ep)
     if content.get("activation_checkpointing"):
         run.mesh["recompute"] = "full"
+        if section_of(path, content, "activation_checkpointing").get("cpu_checkpointing") is True:
+            run.mesh["offload"] = ",".join([*([run.mesh["offload"]] if "offload" in run.mesh else []), "activations"])
         run.notes.append(
             "activation_checkpointing: taken for full recomputation of every block; --recompute says otherwise"
         )
@@ -302,7 +304,7 @@ def _check(path: Path, run: Run) -> None:
         ep=ep,
         dp_shard=ep,
         zero_stage=int(run.mesh["zero"]),
-        offload_optimizer="offload" in run.mesh,
+        offload_optimizer="optimizer" in run.mesh.get("offload", ""),
     )
     refused = refused_by(FRAMEWORK, plan)
     if refused:

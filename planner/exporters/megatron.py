@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.mesh.framework_rules import order_in_effect
@@ -23,10 +22,12 @@ from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
+from planner.exporters.settings import Setting, Settings, resolved, words_of
 from planner.exporters.shell import shell_array, start_scripts
 from planner.files.naming.precisions import precision_called
 
 __all__ = [
+    "ARGUMENTS",
     "CP_COMM",
     "NOT_MEGATRON",
     "ORDERS",
@@ -37,6 +38,7 @@ __all__ = [
     "meant",
     "order_of",
     "recompute_of",
+    "run_of",
 ]
 
 # costmodel's cp_kind -> cp_comm_type
@@ -410,8 +412,7 @@ _OF_THE_PLAN = frozenset(
     {
         "activation-func", "add-qkv-bias", "apply-layernorm-1p", "attention-backend", "disable-bias-linear", "group-query-attention",
         "make-vocab-size-divisible-by", "moe-aux-loss-coeff", "moe-grouped-gemm", "moe-router-load-balancing-type",
-        "moe-token-dispatcher-type", "normalization", "optimizer-offload-fraction", "overlap-grad-reduce",
-        "overlap-moe-expert-parallel-comm", "overlap-param-gather",
+        "moe-token-dispatcher-type", "normalization", "optimizer-offload-fraction", "overlap-grad-reduce", "overlap-param-gather",
         "position-embedding-type", "recompute-modules", "sequence-length", "squared-relu", "swiglu", "transformer-impl",
         "untie-embeddings-and-output-weights", "use-flash-attn", "use-mcore-models", "use-precision-aware-optimizer",
     }
@@ -457,17 +458,31 @@ _WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-par
           "exp-avg-dtype", "exp-avg-sq-dtype", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe",
           "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
 _FLAGS = {"sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "recompute-activations",
-          "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "bf16", "fp16"}  # fmt: skip
-_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)\Z", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^{}$`]*))?\}|([A-Za-z_][A-Za-z0-9_]*))")
-# Variables may name variables, but not forever.
-_MOST_ROUNDS = 20
+          "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "overlap-moe-expert-parallel-comm", "bf16", "fp16"}  # fmt: skip
+# What is read.
+ARGUMENTS = _NUMBERS | _WORDS | _FLAGS
 
 
-def read(path: Path, text: str) -> Run:
+def read(path: Path, text: str, part: str = "") -> Run:  # noqa: ARG001 - only Python has parts
     """Read a run from the text of a script."""
     found, left_out = _settings(path, text)
-    numbers = {name: _number(path, name, found[name]) for name in _NUMBERS if name in found}
+    run = run_of(found)
+    if left_out:
+        run.notes.append(
+            f"not modelled, so the prediction leaves it out: {', '.join(f'--{name}' for name in left_out)}"
+        )
+    return run
+
+
+def run_of(found: Settings) -> Run:
+    """The run that Megatron's arguments start, by their names without dashes in front; other programs on Megatron Core share it.
+
+    Raises
+    ------
+    InputFileError
+        A value that cannot be.
+    """
+    numbers = {name: number for name in sorted(_NUMBERS) if (number := found.number(name)) is not None}
     run = Run()
     for flag, option in _DEGREES.items():
         if flag in numbers:
@@ -480,131 +495,66 @@ def read(path: Path, text: str) -> Run:
     if "nproc-per-node" in numbers:
         run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
     run.mesh["sequence_parallel"] = "sequence-parallel" in found
-    if "cp-comm-type" in found:
-        kinds = {written: kind for kind, written in CP_COMM.items()}
-        run.mesh["cp_kind"] = _one_of(path, "cp-comm-type", found["cp-comm-type"], kinds)
+    kind = found.word("cp-comm-type", {written: kind for kind, written in CP_COMM.items()})
+    if kind is not None:
+        run.mesh["cp_kind"] = kind
     if "use-tp-pp-dp-mapping" in found:
         run.mesh["order"] = "tp-cp-pp-dp"
-    _pipeline_of_run(path, found, numbers, run)
-    _zero_of_run(path, found, numbers, run)
-    _memory_of_run(path, found, numbers, run)
-    run.network = {f"--{flag}": (size, numbers[flag]) for flag, size in _NETWORK.items() if flag in numbers}
-    if left_out:
-        run.notes.append(
-            f"not modelled, so the prediction leaves it out: {', '.join(f'--{name}' for name in left_out)}"
-        )
+    _pipeline_of_run(found, numbers, run)
+    _zero_of_run(found, numbers, run)
+    _memory_of_run(found, numbers, run)
+    run.network = {found.of[flag].name: (size, numbers[flag]) for flag, size in _NETWORK.items() if flag in numbers}
     return run
 
 
-def _settings(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
-    """Known flags -> their word ("" for flags without one; the last one counts, as in argparse); the flags that are not modelled."""
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError as error:
-        raise problem(path, f"is no shell script or list of arguments: {error}") from None
-    values: dict[str, str] = {}
-    for word in words:
-        match = _ASSIGNMENT.match(word)
-        if match and not match[2].startswith("("):
-            values[match[1]] = _without_itself(match[1], match[2], values)
-    found: dict[str, str] = {}
-    others: dict[str, None] = {}
-    expanded = _expanded(words)
-    for i, word in enumerate(expanded):
-        if not word.startswith("--") or len(word) < 3:
+def _settings(path: Path, text: str) -> tuple[Settings, list[str]]:
+    """Known flags (the last one counts, as in argparse); the flags that are not modelled."""
+    words, values = words_of(path, text)
+    found = Settings(path=path)
+    others: dict[str, Setting] = {}
+    for i, word in enumerate(words):
+        if not word.text.startswith("--") or len(word.text) < 3:
             continue
-        name, equals, value = word[2:].rstrip(")").partition("=")
+        name, equals, value = word.text[2:].rstrip(")").partition("=")
         name = name.replace("_", "-")
+        setting = Setting(name=f"--{name}", value="", line=word.line, column=word.column)
         if name in _FLAGS:
-            found[name] = ""
+            found.of[name] = setting
         elif name in _NUMBERS or name in _WORDS:
-            raw = value if equals else (expanded[i + 1].rstrip(")") if i + 1 < len(expanded) else "")
-            found[name] = _resolved(path, name, raw, values)
+            raw = value if equals else (words[i + 1].text.rstrip(")") if i + 1 < len(words) else "")
+            found.of[name] = resolved(replace(setting, value=raw), values, path)
         else:
-            others[name] = None
-    known = _FLAGS | _NUMBERS | _WORDS
-    misspelt = {name: near for name in others if (near := meant(name, known))}
+            others[name] = setting
+    misspelt = {name: near for name in others if (near := meant(name, ARGUMENTS))}
     if misspelt:
         raise InputFileError(
             [
-                FileProblem(path=path, where=f"--{name}", message=f"is not known; did you mean '--{near}'?")
+                FileProblem(
+                    path=path,
+                    line=others[name].line,
+                    column=others[name].column,
+                    where=f"--{name}",
+                    message=f"is not known; did you mean '--{near}'?",
+                )
                 for name, near in misspelt.items()
             ]
         )
-    if not found.keys() - NOT_MEGATRON:
+    if not found.of.keys() - NOT_MEGATRON:
         raise problem(path, "no Megatron arguments in it (such as --tensor-model-parallel-size, --micro-batch-size)")
     return found, [name for name in others if not is_without_effect(name)]
 
 
-def _without_itself(name: str, value: str, earlier: dict[str, str]) -> str:
-    """The value of a variable with what it says of itself put in: what it was before, else the script's default.
-
-    >>> _without_itself("PP", "${PP:-4}", {}), _without_itself("PP", "${PP:-4}", {"PP": "2"})
-    ('4', '2')
-    """
-
-    def put_in(match: re.Match[str]) -> str:
-        before = earlier.get(name, match[2]) if name in (match[1], match[3]) else None
-        return match[0] if before is None else before
-
-    return _VARIABLE.sub(put_in, value)
-
-
-def _expanded(words: list[str]) -> list[str]:
-    """The words of a script with those of its arrays and of its variables of arguments."""
-    expanded: list[str] = []
-    for word in words:
-        match = _ASSIGNMENT.match(word)
-        if match is None:
-            expanded.append(word)
-        elif match[2].startswith("("):
-            expanded.append(match[2][1:])  # the first word of an array
-        else:
-            # A string of arguments in a variable is several words where a shell puts it in without quotes.
-            expanded += match[2].split()
-    return expanded
-
-
-def _resolved(path: Path, name: str, raw: str, values: dict[str, str]) -> str:
-    for _ in range(_MOST_ROUNDS):
-        match = _VARIABLE.search(raw)
-        if match is None:
-            break
-        variable = match[1] or match[3]
-        value = values.get(variable, match[2])
-        if value is None:
-            raise problem(
-                path, f"is {raw}, and the file does not set {variable} to plain text; write the value", f"--{name}"
-            )
-        raw = raw[: match.start()] + value + raw[match.end() :]
-    if "$" in raw or "`" in raw:
-        raise problem(path, f"is {raw}, which would have to be executed; write the value", f"--{name}")
-    return raw
-
-
-def _number(path: Path, name: str, word: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) < 1:
-        raise problem(path, f"is '{word}'; a whole number of at least 1 is expected", f"--{name}")
-    return int(word)
-
-
-def _one_of(path: Path, name: str, word: str, known: dict[str, str]) -> str:
-    if word not in known:
-        raise problem(path, f"is '{word}'; known: {', '.join(known)}", f"--{name}")
-    return known[word]
-
-
-def _pipeline_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+def _pipeline_of_run(found: Settings, numbers: dict[str, int], run: Run) -> None:
     pp = numbers.get("pipeline-model-parallel-size", 1)
     vpp = numbers.get("num-virtual-stages-per-pipeline-rank", 1)
     per_stage = numbers.get("num-layers-per-virtual-pipeline-stage")
     if per_stage is not None:
         layers = numbers.get("num-layers")
         if layers is None or layers % (pp * per_stage):
-            raise problem(path, "needs --num-layers that pp x it divides", "--num-layers-per-virtual-pipeline-stage")
+            raise found.problem("num-layers-per-virtual-pipeline-stage", "needs --num-layers that pp x it divides")
         vpp = layers // (pp * per_stage)
     if "pipeline-model-parallel-layout" in found:
-        blocks = _blocks(found["pipeline-model-parallel-layout"])
+        blocks = _blocks(str(found.value("pipeline-model-parallel-layout")))
         vpp = len(blocks) // pp
         if min(blocks) > 0:
             run.stages = " ".join(str(count) for count in blocks)
@@ -642,12 +592,11 @@ def _blocks(layout: str) -> list[int]:
     return [chunk.count("t") for chunk in layout.split("|")]
 
 
-def _zero_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+def _zero_of_run(found: Settings, numbers: dict[str, int], run: Run) -> None:
     stage = 0
     if "use-megatron-fsdp" in found:
-        word = found.get("data-parallel-sharding-strategy", "no_shard")
         known = {name: str(number) for number, name in enumerate(STRATEGIES)}
-        stage = int(_one_of(path, "data-parallel-sharding-strategy", word, known))
+        stage = int(found.word("data-parallel-sharding-strategy", known) or 0)
     elif "use-torch-fsdp2" in found:
         stage = 3
     elif "use-distributed-optimizer" in found:
@@ -658,27 +607,30 @@ def _zero_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run
         run.mesh["dp_replicate"] = str(instances)
 
 
-def _memory_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
-    granularity = found.get("recompute-granularity", "selective" if "recompute-activations" in found else "none")
-    if granularity not in ("none", "selective", "full"):
-        raise problem(path, f"is '{granularity}'; known: selective, full", "--recompute-granularity")
+def _memory_of_run(found: Settings, numbers: dict[str, int], run: Run) -> None:
+    usual = "selective" if "recompute-activations" in found else "none"
+    granularity = found.word("recompute-granularity", {"selective": "selective", "full": "full"}, usual)
     run.mesh["recompute"] = granularity
-    if granularity == "full" and found.get("recompute-method") == "block" and "recompute-num-layers" in numbers:
+    if granularity == "full" and found.value("recompute-method") == "block" and "recompute-num-layers" in numbers:
         run.mesh["recompute_blocks"] = str(numbers["recompute-num-layers"])
     elif granularity == "full":
         run.notes.append("--recompute-method uniform: every block is recomputed by itself, not in groups")
     if "optimizer-cpu-offload" in found:
         run.mesh["offload"] = "optimizer"
-    recipe = {"fp8-format": found.get("fp8-recipe", "delayed"), "fp4-format": found.get("fp4-recipe", "nvfp4")}
+    recipe = {
+        "fp8-format": str(found.value("fp8-recipe", "delayed")),
+        "fp4-format": str(found.value("fp4-recipe", "nvfp4")),
+    }
     narrow = next((word for flag, word in recipe.items() if flag in found), None)
     precision = next((name for name in ("bf16", "fp16") if name in found), "fp32")
     if narrow is not None and (known := precision_called(narrow)) is None:
-        raise problem(path, f"is '{narrow}'; known: delayed, tensorwise, blockwise, mxfp8, nvfp4", "--fp8-recipe")
+        flag = "fp8-recipe" if "fp8-format" in found else "fp4-recipe"
+        raise found.problem(flag, f"is '{narrow}'; known: delayed, tensorwise, blockwise, mxfp8, nvfp4")
     run.options["precision"] = precision if narrow is None else str(known)
-    optimizer = found.get("optimizer", "adam")
+    optimizer = str(found.value("optimizer", "adam"))
     if optimizer == "sgd":
-        run.options["optimizer"] = "sgd" if found.get("sgd-momentum") in ("0", "0.0") else "momentum"
+        run.options["optimizer"] = "sgd" if str(found.value("sgd-momentum")) in ("0", "0.0") else "momentum"
     elif optimizer == "adam":
-        run.options["optimizer"] = "adam-bf16" if found.get("exp-avg-dtype") == "bf16" else "adam"
+        run.options["optimizer"] = "adam-bf16" if found.value("exp-avg-dtype") == "bf16" else "adam"
     else:
         run.notes.append(f"--optimizer {optimizer}: is not known to the cost model; the network's usual one is taken")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 from costmodel.precision import OPTIMIZERS
 from costmodel.schedules import group_size
+from planner.core.errors import InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.megatron import (
+    ARGUMENTS,
     CP_COMM,
     ORDERS,
     STRATEGIES,
     environment_of,
+    is_without_effect,
     layout_text,
+    meant,
     order_of,
     recompute_of,
+    run_of,
 )
+from planner.exporters.runs import Run, problem
+from planner.exporters.settings import Code, Setting, Settings, settings_of
 from planner.exporters.shell import shell_array, start_scripts
+from planner.files.naming.precisions import precision_called
 
 TITLE = "Megatron-Bridge"
 SUMMARY = "overrides of a recipe in train.sh, train.slurm"
@@ -199,3 +212,145 @@ def _run_overrides(job: Job, account: Account) -> list[str]:
     if job.lora_rank is not None:
         account.left_to_user("lora_rank", f"choose a recipe of PEFT and give it peft.dim={job.lora_rank}")
     return overrides
+
+
+# -- runs of it, and of NeMo, whose settings have the same names in other sections -----------------------------------------------
+
+
+# Last part of a name -> Megatron's argument, where it is not the same with hyphens. NeMo 1 has its own names of recomputation.
+_ARGUMENTS = {
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
+    "encoder_seq_length": "seq-length",
+    "activations_checkpoint_granularity": "recompute-granularity",
+    "activations_checkpoint_method": "recompute-method",
+    "activations_checkpoint_num_layers": "recompute-num-layers",
+    "num_moe_experts": "num-experts",
+    "fp8": "fp8-format",
+    "num_nodes": "nnodes",
+    "devices": "nproc-per-node",
+}
+# A file that does not state them leaves them to the recipe: setting of a run -> argument.
+_OF_THE_RECIPE = {
+    "zero": "use-distributed-optimizer",
+    "recompute": "recompute-granularity",
+    "sequence_parallel": "sequence-parallel",
+}
+# Sections of the plan and of its memory; the others are data, rates, logs, checkpoints, and how processes start.
+_SECTIONS = re.compile(r"(^|\.)(model|ddp|optimizer|comm_overlap|mixed_precision|strategy)(_config)?\.")
+# Beginnings of last parts of names that change nothing in a prediction, beside Megatron's: what describes the network, which MODEL does;
+# kernels and exchanges as the framework's file costs them; rates and formats of 32 bits.
+_WITHOUT_EFFECT = (
+    "_target_", "account_for", "activation_func", "apply_", "arange", "attention_", "autocast", "average_in", "batch_p2p", "bf16", "bias_",
+    "bos", "bucket_size", "calculate_", "check_for", "ckpt", "clip", "config", "cross_entropy", "data", "decoupled", "divide", "fp16",
+    "gated_linear", "grad", "hidden_dropout", "hysteresis", "init", "kv_channels", "layernorm", "loss_scale", "lr", "main_", "make_vocab",
+    "mask", "mcore", "megatron_amp", "min_lr", "moe_", "normalization", "optim", "overlap_", "parallel_load", "params_dtype", "persist",
+    "pipeline_dtype", "position", "post_process", "pre_process", "qk_", "recompute_modules", "rotary", "seq_len", "share_", "should_pad",
+    "store_param", "tokenizer", "transformer_", "use_cpu", "use_precision", "vocab", "weight_decay",
+)  # fmt: skip
+# `megatron.bridge.training.mixed_precision` and NeMo's recipes of the same names.
+_PRECISIONS = {
+    **{written: name for name, written in _MIXED.items() if written != "null"},
+    "bf16_with_fp8_mixed": "fp8-delayed",
+}
+
+
+def read(path: Path, text: str, part: str = "") -> Run:
+    """Read a run from overrides in a launch script, a recipe in Python or a YAML file."""
+    written = settings_of(path, text, part)
+    found, others = _arguments(written)
+    stated = {_argument(name) for name in written.of}
+    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "global_batch_size")
+    left = [name for name in sizes if name.replace("_", "-") not in stated]
+    misspelt = {setting: near for name, setting in others.items() if (near := meant(name, ARGUMENTS))}
+    if misspelt:
+        raise InputFileError(
+            [
+                setting.problem(path, f"is not known; did you mean '{near.replace('-', '_')}'?")
+                for setting, near in misspelt.items()
+            ]
+        )
+    if len(left) == len(sizes):
+        raise problem(path, "has no settings of Megatron-Bridge or NeMo (such as model.tensor_model_parallel_size)")
+    precision = _precision_of_run(written)
+    run = run_of(found)
+    if "fp8-format" not in found:
+        run.options["precision"] = precision
+    run.mesh = {name: value for name, value in run.mesh.items() if _OF_THE_RECIPE.get(name, "") in {"", *stated}}
+    if found.number("expert-model-parallel-size") in (None, 1) and "expert-tensor-parallel-size" not in stated:
+        run.mesh.pop("etp", None)  # a network without experts has it as well
+    if left:
+        run.notes.append(
+            f"the file does not say {', '.join(left)}: your recipe's count, and are not read; "
+            "give them on the command line where they differ"
+        )
+    beyond = [setting.name for name, setting in others.items() if not is_without_effect(name)]
+    if beyond:
+        run.notes.append(f"not modelled, so the prediction leaves it out: {', '.join(beyond[:40])}")
+    return run
+
+
+def _argument(name: str) -> str:
+    """Megatron's argument of the same meaning.
+
+    >>> _argument("trainer.strategy.tensor_model_parallel_size"), _argument("trainer.devices")
+    ('tensor-model-parallel-size', 'nproc-per-node')
+    """
+    if name == "model.optim.name":  # NeMo 1
+        return "use-distributed-optimizer"
+    leaf = name.rpartition(".")[2]
+    return _ARGUMENTS.get(leaf, leaf.replace("_", "-"))
+
+
+def _arguments(written: Settings) -> tuple[Settings, dict[str, Setting]]:
+    """Settings as Megatron's arguments; what is off is left out, as there. And those that are not read, by the same names."""
+    found = Settings(path=written.path)
+    others: dict[str, Setting] = {}
+    for name, setting in written.of.items():
+        argument, value = _argument(name), setting.value
+        if name == "model.optim.name":
+            value = "distributed" in str(value)
+        is_section = argument == "optimizer" and "." not in name
+        is_unknown = argument in ("nnodes", "nproc-per-node") and isinstance(value, Code)  # --gpus says it
+        if argument not in ARGUMENTS or is_section or is_unknown:
+            leaf = name.rpartition(".")[2]
+            if _SECTIONS.search(name) and not _is_off(value) and not leaf.startswith(_WITHOUT_EFFECT):
+                others[argument] = setting
+        elif _is_off(value):
+            found.of.pop(argument, None)
+        else:
+            found.of[argument] = replace(setting, value=_plain(value))
+    return found, others
+
+
+def _plain(value: Any) -> Any:
+    """A value as Megatron's argument has it: blocks of lists of modules, formats without their library."""
+    if isinstance(value, list):
+        chunks = [chunk for chunk in value if isinstance(chunk, list)]
+        return "|".join("t" * sum(str(word) == "decoder" for word in chunk) for chunk in chunks)
+    if isinstance(value, str):
+        return value.removeprefix("torch.").replace("bfloat16", "bf16")
+    return value
+
+
+def _is_off(value: object) -> bool:
+    return (
+        value is None or value is False or (isinstance(value, str) and value.lower() in ("false", "null", "none", ""))
+    )
+
+
+def _precision_of_run(written: Settings) -> str:
+    """The recipe of mixed precision, or Lightning's word for a precision (NeMo); bf16 unless told, as in all recipes."""
+    for leaf in ("mixed_precision", "plugins", "precision"):
+        for name, setting in written.of.items():
+            if name.rpartition(".")[2] != leaf or isinstance(setting.value, Code | list):
+                continue
+            if setting.value is None and leaf == "mixed_precision":
+                return "fp32"
+            text = str(setting.value).rpartition(".")[2]
+            known = _PRECISIONS.get(text) or precision_called(text)
+            if known is not None:
+                return known
+            if leaf == "mixed_precision":
+                raise written.problem(name, f"is '{text[:60]}'; known: {', '.join(_PRECISIONS)}")
+    return "bf16"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 from costmodel.mesh.stages import threshold_blocks, threshold_last
@@ -10,6 +12,8 @@ from costmodel.precision import OPTIMIZERS
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
+from planner.exporters.runs import Run, problem, unread_names
+from planner.exporters.settings import settings_of
 from planner.exporters.shell import start_scripts
 from planner.files.yaml_text import yaml_text
 
@@ -203,3 +207,73 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
         "tp_linear_async_communication": plan.sequence_parallel,
         "recompute_layer": plan.recompute == "full",
     }
+
+
+# -- runs of it --------------------------------------------------------------------------------------------------------------
+
+
+# Setting -> option; nanotron states all its degrees (src/nanotron/config/parallelism_config.py).
+_DEGREES = {
+    "parallelism.tp": "tp",
+    "parallelism.pp": "pp",
+    "parallelism.context_parallel_size": "cp",
+    "parallelism.expert_parallel_size": "ep",
+    "tokens.micro_batch_size": "micro_batch",
+}
+_NETWORK = {
+    "num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn",
+}  # fmt: skip
+_READ = {
+    *_DEGREES, "parallelism.dp", "parallelism.pp_engine", "parallelism.tp_mode", "parallelism.recompute_layer", "optimizer.zero_stage",
+    "optimizer.optimizer_factory.name", "model.dtype", "tokens.batch_accumulation_per_replica", "tokens.sequence_length",
+}  # fmt: skip
+# Data, rates, logs and checkpoints; what describes the network, which MODEL does; what nanotron does that its framework's file costs.
+_WITHOUT_EFFECT = (
+    "checkpoints", "data_stages", "general", "logging", "lighteval", "tokenizer", "profiler", "s3_upload", "model.", "metrics_logging",
+    "optimizer.accumulate_grad_in_fp32", "optimizer.clip_grad", "optimizer.learning_rate_scheduler", "optimizer.weight_decay",
+    "optimizer.optimizer_factory", "tokens.train_steps", "tokens.val_check_interval", "tokens.limit_", "tokens.lr_",
+    "parallelism.tp_linear_async_communication",
+)  # fmt: skip
+_NOT_MODELLED = ("parallelism.tp_recompute_allgather", "parallelism.moe_layer_recompute")
+
+
+def read(path: Path, text: str, part: str = "") -> Run:
+    """Read a run from a configuration."""
+    found = settings_of(path, text, part)
+    if not all(f"parallelism.{name}" in found for name in ("dp", "tp", "pp")):
+        raise problem(path, "is no configuration of nanotron: it has no parallelism with dp, tp and pp")
+    run = Run()
+    for name, option in _DEGREES.items():
+        count = found.number(name)
+        if count is not None and (count > 1 or option == "micro_batch"):
+            run.mesh[option] = str(count)
+    dp = found.number("parallelism.dp") or 1
+    run.options["gpus"] = str(dp * math.prod(int(run.mesh.get(name, 1)) for name in ("tp", "pp", "cp")))
+    run.mesh["sequence_parallel"] = str(found.value("parallelism.tp_mode", "ALL_REDUCE")).upper() == "REDUCE_SCATTER"
+    if not run.mesh["sequence_parallel"]:
+        found.word("parallelism.tp_mode", {"ALL_REDUCE": "", "all_reduce": ""})
+    if "pp" in run.mesh:
+        # Unless told it runs all forward passes first (AllForwardAllBackwardPipelineEngine).
+        run.mesh["schedule"] = found.word("parallelism.pp_engine", {"1f1b": "1f1b", "afab": "gpipe"}, "gpipe")
+    stage = found.number("optimizer.zero_stage", 0) or 0
+    if stage > 1:
+        raise found.problem("optimizer.zero_stage", f"is {stage}; 0 or 1 is expected")
+    run.mesh["zero"] = str(stage)
+    run.mesh["recompute"] = "full" if found.flag("parallelism.recompute_layer") else "none"
+    for name, option in (
+        ("tokens.batch_accumulation_per_replica", "num_micro_batches"),
+        ("tokens.sequence_length", "seq"),
+    ):
+        if (count := found.number(name)) is not None:
+            run.options[option] = str(count)
+    run.options["precision"] = str(
+        found.word("model.dtype", {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}, "bf16")
+    )
+    run.options["optimizer"] = str(
+        found.word("optimizer.optimizer_factory.name", {"adamW": "adam", "sgd": "sgd"}, "adam")
+    )
+    sizes = {f"model.model_config.{name}": size for name, size in _NETWORK.items()}
+    run.network = {name: (size, count) for name, size in sizes.items() if (count := found.number(name)) is not None}
+    run.notes += unread_names(found, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, TITLE)
+    return run

@@ -7,19 +7,22 @@ Files are read as text: nothing in them is ever executed. To add a reader, write
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Set
+import math
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
-from planner.exporters import EXPORTERS, exporter_of
+from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE, exporter_of
+from planner.exporters.settings import Settings
 from planner.files.text import read_text
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
 
 __all__ = [
+    "AUTO",
     "RUNS",
     "Run",
     "RunReader",
@@ -30,11 +33,17 @@ __all__ = [
     "section_of",
     "sizes_of_network",
     "unread_keys",
+    "unread_names",
     "with_run",
 ]
 
 # Trainer -> module, imported on first use.
-RUNS: dict[str, str] = {name: EXPORTERS[name] for name in ("megatron", "deepspeed", "accelerate")}
+RUNS: dict[str, str] = {
+    name: EXPORTERS[name]
+    for name in ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron")
+} | {"nemo": EXPORTERS["megatron-bridge"]}
+# The framework that the file is for.
+AUTO = "auto"
 # Larger than any launch script or configuration.
 _MOST_BYTES = 1 << 20
 
@@ -69,8 +78,8 @@ class RunReader(Protocol):
 
     TITLE: str
 
-    def read(self, path: Path, text: str) -> Run:
-        """Read a run; raises InputFileError."""
+    def read(self, path: Path, text: str, part: str = "") -> Run:
+        """Read a run; ``part`` names the function of a Python file that is meant. Raises InputFileError."""
         ...
 
 
@@ -91,9 +100,18 @@ def read_run(trainer: str, path: Path) -> Run:
     """
     if trainer not in RUNS:
         raise UnknownName(kind="trainer", name=trainer, known=RUNS)
+    path, part = _part_of(path)
     reader = cast("RunReader", importlib.import_module(RUNS[trainer]))
     text, _ = read_text(path, _MOST_BYTES, "launch files")
-    return reader.read(path, text)
+    return reader.read(path, text, part)
+
+
+def _part_of(path: Path) -> tuple[Path, str]:
+    """A Python file and the function in it that is meant: ``configs.py:llama3_70b``."""
+    file, colon, part = path.name.rpartition(":")
+    if colon and file.endswith(".py") and part.isidentifier():
+        return path.with_name(file), part
+    return path, ""
 
 
 # -- keys of a configuration ------------------------------------------------------------------------------------------------
@@ -130,6 +148,41 @@ def unread_keys(
             near = did_you_mean(key, names)
             lines.append(f"{prefix}{key[:80]}: is not a key of {program} that is known, and is left out{near}")
     return lines
+
+
+def unread_names(
+    found: Settings, read: Collection[str], neutral: tuple[str, ...], known: tuple[str, ...], program: str
+) -> list[str]:
+    """Lines about the settings that have no place in the prediction, as `unread_keys`.
+
+    Parameters
+    ----------
+    found : Settings
+    read : collection of str
+        Names that are read.
+    neutral, known : tuple of str
+        Beginnings of names that change nothing in a prediction; that the program has, and the cost model has not.
+    program : str
+        For the message.
+
+    Examples
+    --------
+    >>> from planner.exporters.settings import Setting
+    >>> found = Settings(path=Path("a"), of={name: Setting(name=name, value=1) for name in ("a.tp", "a.t", "log.to", "compile.on")})
+    >>> unread_names(found, {"a.tp"}, ("log",), ("compile",), "X")
+    ["a.t (line 0): is not a setting of X that is known, and is left out; did you mean 'a.tp'?", \
+'not modelled, so the prediction leaves it out: compile.on']
+    """
+    left = [name for name in found.of if name not in read and not name.startswith(neutral)]
+    off: tuple[Any, ...] = (None, False, [], "", 0, "False", "false")
+    beyond = [name for name in left if name.startswith(known) and found.of[name].value not in off]
+    lines = [
+        f"{name[:80]} (line {found.of[name].line}): is not a setting of {program} that is known, and is left out"
+        f"{did_you_mean(name[:80], read)}"
+        for name in left
+        if not name.startswith(known)
+    ]
+    return lines + ([f"not modelled, so the prediction leaves it out: {', '.join(beyond)}"] if beyond else [])
 
 
 def section_of(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -181,16 +234,24 @@ def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[s
     started, asked = run.options.get("gpus"), given.get("gpus")
     if started is not None and asked is not None and str(asked).strip() != started:
         run.notes.append(f"--gpus {asked}: the script starts {started}")
-    if given.get("framework") is None and given.get("calibration") is None:
-        name = exporter_of(trainer).FRAMEWORK
+    name = exporter_of(TARGETS_ELSEWHERE.get(trainer, trainer)).FRAMEWORK
+    if str(given.get("framework")).strip().lower() == AUTO:
+        given = {**given, "framework": name}
+        run.notes.append(f"--framework {AUTO}: {name}, which the file is for")
+    elif given.get("framework") is None and given.get("calibration") is None:
         run.notes.append(
             f"--framework: is not given, so a well-tuned implementation is predicted; add --framework {name} for your trainer's"
         )
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}
+    ranks = _data_parallel_ranks(merged)
+    if ranks == 1 and "zero" not in given and str(merged.get("cp", 1)) == "1":
+        merged["zero"] = "0"  # one rank has nothing to share
     if "batch" not in merged and "num_micro_batches" not in merged:
-        batch = _batch(merged, accumulated)
-        merged |= {} if batch is None else {"batch": batch}
+        words = [str(word) for word in (merged.get("micro_batch"), accumulated)]
+        if ranks is not None and all(word.isdecimal() for word in words):
+            # Else it is the network's usual batch.
+            merged["batch"] = ranks * int(words[0]) * int(words[1])
     return merged, run.stages, run.notes
 
 
@@ -205,17 +266,13 @@ def _check_network(run: Run, model: str) -> None:
     check_network(run.network, graph, model)
 
 
-def _batch(given: Mapping[str, Any], accumulated: str | None) -> int | None:
-    """Micro-batch x accumulation x data-parallel ranks, where all are known; the network's usual batch otherwise."""
-    words = [str(word) for word in (given.get("gpus"), given.get("micro_batch"), accumulated)]
-    degrees = [str(given.get(name, 1)) for name in ("tp", "cp", "pp")]
-    if not all(word.isdecimal() for word in [*words, *degrees]):
+def _data_parallel_ranks(given: Mapping[str, Any]) -> int | None:
+    """GPUs by the other degrees; None where they are not known."""
+    words = [str(given.get("gpus")), *(str(given.get(name, 1)) for name in ("tp", "cp", "pp"))]
+    if not all(word.isdecimal() and int(word) for word in words):
         return None
-    gpus, micro_batch, steps = map(int, words)
-    ranks = gpus
-    for degree in map(int, degrees):
-        ranks //= degree
-    return micro_batch * steps * ranks
+    gpus, *degrees = map(int, words)
+    return gpus // math.prod(degrees)
 
 
 # -- the network of a script ------------------------------------------------------------------------------------------------

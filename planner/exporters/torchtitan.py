@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from costmodel.schedules import schedule_of
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
+from planner.exporters.runs import Run, problem, unread_names
+from planner.exporters.settings import Settings, settings_of
 from planner.exporters.shell import comment, start_scripts
+from planner.files.naming.optimizers import optimizer_called
+from planner.files.naming.precisions import precision_called
 
 TITLE = "torchtitan"
 SUMMARY = "planned.py (or planned.toml for v0.2.2), train.sh, train.slurm"
@@ -243,3 +252,222 @@ def _recipe(settings: dict[str, dict[str, Any]], job: Job, head: list[str]) -> s
                 lines.append(f"    config.{section}.{name} = {text}")
     lines += [f"    config.activation_checkpoint = {_AC[mode]}", "    return config"]
     return "\n".join(lines) + "\n"
+
+
+# -- runs of it --------------------------------------------------------------------------------------------------------------
+
+
+MARK = re.compile(r"\b(tensor|data|pipeline|context|expert)_parallel\w*_degree\b|\btorchtitan\b")
+
+# Setting -> option of a mesh plan with the same meaning.
+_DEGREES = {
+    "parallelism.tensor_parallel_degree": "tp",
+    "parallelism.context_parallel_degree": "cp",
+    "parallelism.expert_parallel_degree": "ep",
+    "parallelism.expert_tensor_parallel_degree": "etp",
+    "parallelism.pipeline_parallel_degree": "pp",
+    "parallelism.data_parallel_replicate_degree": "dp_replicate",
+}
+# Sections of what changes neither the work of a step nor what is stored: logs, checkpoints, rates, data (torchtitan/config).
+_WITHOUT_EFFECT = (
+    "job", "profil", "metrics", "lr_scheduler", "checkpoint", "validat", "dataloader", "comm", "debug", "experimental", "fault_tolerance",
+    "hf_assets_path", "dump_folder", "tokenizer", "loss", "override", "memory_estimation", "model_spec", "model.name", "model.flavor",
+    "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "module", "config",
+    "optimizer.lr", "optimizer.beta", "optimizer.eps", "optimizer.weight_decay", "optimizer.implementation", "optimizer.param_groups",
+    "training.dataset", "training.max_norm", "training.steps", "training.gc_", "training.seed", "training.deterministic",
+    "training.mixed_precision_reduce", "training.disable_cuda_graphs", "parallelism.disable_loss_parallel",
+    "parallelism.context_parallel_load_balancer", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check",
+    "activation_checkpoint.debug", "activation_checkpoint.early_stop", "activation_checkpoint.selective_ac_option", "nproc", "nnodes",
+    "rdzv", "local_rank", "master", "role", "tee", "standalone", "node_rank",
+)  # fmt: skip
+_NOT_MODELLED = (
+    "compile", "training.compile", "parallelism.enable_async_tensor_parallel", "parallelism.enable_compiled_autograd",
+    "parallelism.enable_fsdp_symm_mem", "parallelism.full_dtensor", "parallelism.expert_parallel_comm_backend",
+    "parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_layers_per_stage",
+    "parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers",
+    "parallelism.pipeline_parallel_split_points", "activation_checkpoint.per_op_sac", "activation_checkpoint.memory_budget",
+    "activation_checkpoint.visualize", "training.dtype", "quantize", "float8", "mx", "optimizer.early_step_in_backward",
+    "model_converters", "parallelism.spmd_backend",
+)  # fmt: skip
+_TRAINING = (
+    "local_batch_size", "batch_size", "global_batch_size", "seq_len", "max_context_length", "num_tokens_per_microbatch_per_dp_rank",
+    "num_tokens_per_train_step", "mixed_precision_param", "enable_cpu_offload",
+)  # fmt: skip
+# Converter -> section of its recipe; what a converter does without one.
+_SECTIONS = {
+    "float8": "float8",
+    "quantize.linear.float8": "quantize.linear.float8",
+    "mx": "mx",
+    "quantize.linear.mx": "quantize.linear.mx",
+}
+_RECIPES = {
+    "float8": "fp8-tensorwise", "quantize.linear.float8": "fp8-tensorwise", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
+    "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise-gw-hp", "mxfp8_cublas": "mxfp8",
+}  # fmt: skip
+_READ = {
+    *_DEGREES,
+    *(f"{section}.recipe_name" for section in _SECTIONS.values()),
+    *(f"training.{name}" for name in _TRAINING),
+    *(
+        f"parallelism.{name}"
+        for name in (
+            "data_parallel_shard_degree", "fsdp_reshard_after_forward", "enable_sequence_parallel", "context_parallel_rotate_method",
+            "pipeline_parallel_schedule", "module_fqns_per_model_part", "pipeline_parallel_microbatch_size", "num_pp_microbatches",
+        )
+    ),
+    "activation_checkpoint", "activation_checkpoint.mode", "optimizer", "optimizer.name", "model.converters", "training", "parallelism",
+}  # fmt: skip
+# torch/distributed/pipelining/schedules.py, get_schedule_class takes names in any case.
+_NAMES_OF_SCHEDULES = {written.lower(): name for name, written in _SCHEDULES.items()}
+_MODES = {
+    "none": "none", "NoAC": "none", "full": "full", "FullAC": "full", "selective": "selective", "SelectiveAC": "selective",
+}  # fmt: skip
+
+
+def read(path: Path, text: str, part: str = "") -> Run:
+    """Read a run from a TOML file, a Python configuration or a launch script."""
+    found = settings_of(path, text, part)
+    if not any(name.startswith(("parallelism.", "training.", "activation_checkpoint")) for name in found.of):
+        raise problem(path, "is no configuration of torchtitan: it has no parallelism or training")
+    run = Run()
+    for name, option in _DEGREES.items():
+        if (count := found.number(name)) is not None and (count > 1 or option == "dp_replicate"):
+            run.mesh[option] = str(count)
+    degrees = {option: int(run.mesh.get(option, 1)) for option in _DEGREES.values()}
+    shard = found.number("parallelism.data_parallel_shard_degree", -1)
+    if shard == 0:
+        raise found.problem(
+            "parallelism.data_parallel_shard_degree", "is 0; -1 (all ranks that are left) or more is expected"
+        )
+    if shard is not None and shard > 0:
+        run.mesh["dp_shard"] = str(shard)
+        run.options["gpus"] = str(shard * math.prod(degrees[name] for name in ("tp", "cp", "pp", "dp_replicate")))
+    if degrees["tp"] > 1:
+        run.mesh["sequence_parallel"] = found.flag("parallelism.enable_sequence_parallel", default=True)
+    if degrees["cp"] > 1:
+        rotates = {"allgather": "all_gather", "alltoall": "ring"}
+        if (kind := found.word("parallelism.context_parallel_rotate_method", rotates)) is not None:
+            run.mesh["cp_kind"] = kind
+    # FSDP shards over the ranks of context parallelism, too; with a pipeline it keeps the weights unless told (distributed/fsdp.py).
+    usual = "2" if degrees["pp"] > 1 else "3"
+    reshards = {"default": usual, "always": "3", "never": "2"}
+    stage = found.word("parallelism.fsdp_reshard_after_forward", reshards, usual)
+    run.mesh["zero"] = "0" if shard == 1 and degrees["cp"] == 1 else str(stage)
+    _pipeline_of_run(found, run, degrees["pp"])
+    _batch_of_run(found, run, degrees)
+    _memory_of_run(found, run)
+    run.notes += unread_names(found, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, TITLE)
+    return run
+
+
+def _pipeline_of_run(found: Settings, run: Run, pp: int) -> None:
+    if pp == 1:
+        return
+    written = str(found.value("parallelism.pipeline_parallel_schedule", "1F1B")).lower()
+    if written not in _NAMES_OF_SCHEDULES:
+        raise found.problem(
+            "parallelism.pipeline_parallel_schedule", f"is '{written[:40]}'; known: {', '.join(_SCHEDULES.values())}"
+        )
+    schedule = run.mesh["schedule"] = _NAMES_OF_SCHEDULES[written]
+    parts = found.value("parallelism.module_fqns_per_model_part")
+    if not parts:
+        if schedule_of(schedule).vpp != 1:
+            run.mesh["vpp"] = (
+                "2"  # what torchtitan gives a rank unless told (torchtitan/distributed/pipeline_parallel.py)
+            )
+        return
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
+        raise found.problem(
+            "parallelism.module_fqns_per_model_part",
+            f"a list of names for each of {pp} or a multiple of {pp} parts is expected",
+        )
+    if len(parts) > pp:
+        run.mesh["vpp"] = str(len(parts) // pp)
+    blocks = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    if min(blocks) > 0:
+        run.stages = " ".join(map(str, blocks))
+    else:
+        run.notes.append(
+            "module_fqns_per_model_part: has stages without blocks; they are laid out as the planner balances them"
+        )
+
+
+def _batch_of_run(found: Settings, run: Run, degrees: Mapping[str, int]) -> None:
+    """Samples: of releases as they stand, since then tokens over the length of a sample."""
+    is_piped = degrees["pp"] > 1
+    seq = found.number("training.max_context_length") or found.number("training.seq_len")
+    if seq is not None:
+        run.options["seq"] = str(seq)
+    if "training.num_tokens_per_microbatch_per_dp_rank" in found:
+        micro = _samples(found, "num_tokens_per_microbatch_per_dp_rank", seq)
+        batch = _samples(found, "num_tokens_per_train_step", seq)
+        steps = found.number("parallelism.num_pp_microbatches") if is_piped else 1
+        local = None if micro is None or steps is None else micro * steps
+    else:
+        local = found.number("training.local_batch_size") or found.number("training.batch_size")
+        batch = _samples(found, "global_batch_size", 1)
+        micro = (found.number("parallelism.pipeline_parallel_microbatch_size") or 1) if is_piped else local
+    if micro is not None:
+        run.mesh["micro_batch"] = str(micro)
+    gpus = run.options.get("gpus")
+    dp = None if gpus is None else int(gpus) // math.prod(degrees[name] for name in ("tp", "cp", "pp"))
+    if batch is not None:
+        run.options["batch"] = str(batch)
+    elif local is not None and micro is not None:
+        run.options["num_micro_batches"] = str(max(local // micro, 1))
+    if is_piped and None not in (batch, local, dp) and batch > local * dp:  # type: ignore[operator]
+        run.notes.append(
+            "global batch: torchtitan runs the pipeline several times in a step and drains it each time; it is costed as one run of all "
+            "micro-batches"
+        )
+
+
+def _samples(found: Settings, name: str, seq: int | None) -> int | None:
+    """A number of tokens as samples; None where torchtitan follows from the rest (-1)."""
+    count = found.number(f"training.{name}", -1)
+    if count is None or count <= 0:
+        return None
+    if seq is None or count % seq:
+        raise found.problem(
+            f"training.{name}", f"is {count}; a multiple of training.max_context_length ({seq}) is expected"
+        )
+    return count // seq
+
+
+def _memory_of_run(found: Settings, run: Run) -> None:
+    name = "activation_checkpoint.mode"
+    if "activation_checkpoint.mode" not in found:
+        name = "activation_checkpoint"
+    mode = str(found.value(name, "none")).partition(".")[0] if name in found else "none"
+    mode = "selective" if mode == "ActivationCheckpointConfig" else mode  # its default
+    if mode not in _MODES:
+        raise found.problem(name, f"is '{mode[:40]}'; known: {', '.join(_MODES)}")
+    run.mesh["recompute"] = _MODES[mode]
+    if _MODES[mode] == "selective":
+        run.mesh["recompute"] = "none"
+        run.notes.append(
+            f"{name} selective: it keeps every second product and what attention makes, and runs the rest again, which is not costed; "
+            "predicted as if nothing were recomputed (more memory, less time)"
+        )
+    if found.flag("training.enable_cpu_offload"):
+        run.mesh["offload"] = "optimizer"
+        run.notes.append(
+            "training.enable_cpu_offload: moves weights and gradients, too; only the optimizer is costed on the host"
+        )
+    widths = {"bfloat16": "bf16", "float32": "fp32"}
+    run.options["precision"] = found.word("training.mixed_precision_param", widths) or "bf16"
+    converters = found.value("model.converters") or []
+    for converter in [converters] if isinstance(converters, str) else converters:
+        recipe = str(found.value(f"{_SECTIONS.get(converter, converter)}.recipe_name", "")) or converter
+        narrow = precision_called(_RECIPES.get(recipe, recipe))
+        if narrow is None:
+            raise found.problem("model.converters", f"is '{str(converter)[:40]}'; known: {', '.join(_SECTIONS)}")
+        run.options["precision"] = narrow
+    kind = str(found.value("optimizer.name", "AdamW"))
+    known = optimizer_called(kind.lower())
+    if known is not None:
+        run.options["optimizer"] = known
+    else:
+        run.notes.append(
+            f"optimizer.name {kind[:40]}: is not known to the cost model; the network's usual one is taken"
+        )

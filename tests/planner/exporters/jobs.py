@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.mesh.plan import MeshPlan
+from hypothesis import strategies as st
+
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.sizes import NetworkSizes
+from costmodel.schedules import schedule_of
 from costmodel.serving.plan import ServingPlan
 from planner.exporters.job import Job, Nodes, Origin, ServingJob
 
@@ -61,6 +64,40 @@ def serving_job(plan: ServingPlan, **changes: Any) -> ServingJob:
         "memory_utilisation": 0.9,
     }
     return ServingJob(plan=plan, **{**values, **changes})
+
+
+def drawn_plan(data: Any, *, has_experts: bool) -> MeshPlan:
+    """A random plan of 32 blocks and a batch of 64, legal or not."""
+    one = st.sampled_from
+    pp = data.draw(one([1, 1, 2, 4]))
+    schedule = data.draw(one(SCHEDULES)) if pp > 1 else "1f1b"
+    zero, micro = data.draw(st.integers(0, 3)), data.draw(one([1, 2]))
+    shard = data.draw(one([1, 2, 4])) if zero else 1
+    replicate = data.draw(one([1, 1, 2]))
+    tp, cp = data.draw(one([1, 1, 2, 3, 4])), data.draw(one([1, 1, 2]))
+    recompute = data.draw(one(RECOMPUTE))
+    experts = [1, 1, 2, 4] if has_experts else [1]
+    return MeshPlan(
+        tp=tp,
+        sequence_parallel=tp > 1 and data.draw(st.booleans()),
+        cp=cp,
+        cp_kind=data.draw(one(CP_KINDS)) if cp > 1 else "ring",
+        ep=data.draw(one(experts)),
+        etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
+        pp=pp,
+        vpp=schedule_of(schedule).vpp or data.draw(one([2, 4])),
+        schedule=schedule,
+        dp_replicate=replicate,
+        dp_shard=shard,
+        zero_stage=zero,
+        micro_batch=micro,
+        num_micro_batches=64 // (replicate * shard * micro),
+        recompute=recompute,
+        recompute_blocks=data.draw(one([1, 32 // pp, 32])) if recompute == "full" else 0,
+        offload_optimizer=data.draw(one([False, False, True])),
+        offload_activations=data.draw(one([False, False, True])),
+        order=data.draw(one(["tp-cp-dp-pp", *ORDERS])),
+    )
 
 
 # Three training runs: a pipeline with virtual stages, FSDP with recomputation, and experts.

@@ -11,10 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.mesh.detail import layer_rows
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from costmodel.precision import PRECISIONS
-from costmodel.schedules import schedule_of
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.exporters import exporter_of, targets_that_take
@@ -24,7 +23,7 @@ from planner.exporters.other_networks import other_network_of
 from planner.question.resolve import resolve
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from tests.cases import mostly
-from tests.planner.exporters.jobs import origin
+from tests.planner.exporters.jobs import drawn_plan, origin
 
 TARGETS = {exporter_of(target).FRAMEWORK: target for target in targets_that_take("mesh")}
 # Whose plans a target of another framework writes.
@@ -67,36 +66,7 @@ def writes_completely(space: MeshPlanSpace, plan: MeshPlan, target: str) -> bool
 def test_legal_plans_are_those_that_are_written_completely(framework: str, model: str, data: Any) -> None:
     space = space_of(framework, model, 96)
     free = mesh_space(resolve(Request(model=model, gpus=96, batch=64)))
-    one = st.sampled_from
-    pp = data.draw(one([1, 1, 2, 4]))
-    schedule = data.draw(one(SCHEDULES)) if pp > 1 else "1f1b"
-    zero, micro = data.draw(st.integers(0, 3)), data.draw(one([1, 2]))
-    shard = data.draw(one([1, 2, 4])) if zero else 1
-    replicate = data.draw(one([1, 1, 2]))
-    tp, cp = data.draw(one([1, 1, 2, 3, 4])), data.draw(one([1, 1, 2]))
-    recompute = data.draw(one(RECOMPUTE))
-    experts = [1, 1, 2, 4] if model.startswith("mixtral") else [1]
-    plan = MeshPlan(
-        tp=tp,
-        sequence_parallel=tp > 1 and data.draw(st.booleans()),
-        cp=cp,
-        cp_kind=data.draw(one(CP_KINDS)) if cp > 1 else "ring",
-        ep=data.draw(one(experts)),
-        etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
-        pp=pp,
-        vpp=schedule_of(schedule).vpp or data.draw(one([2, 4])),
-        schedule=schedule,
-        dp_replicate=replicate,
-        dp_shard=shard,
-        zero_stage=zero,
-        micro_batch=micro,
-        num_micro_batches=64 // (replicate * shard * micro),
-        recompute=recompute,
-        recompute_blocks=data.draw(one([1, 32 // pp, 32])) if recompute == "full" else 0,
-        offload_optimizer=data.draw(one([False, False, True])),
-        offload_activations=data.draw(one([False, False, True])),
-        order=data.draw(one(["tp-cp-dp-pp", *ORDERS])),
-    )
+    plan = drawn_plan(data, has_experts=model.startswith("mixtral"))
     assume(not free.broken(plan))  # what the network or the batch does not allow is no business of a framework
     assert writes_completely(space, plan, WRITTEN_BY[framework]) or space.broken(plan)
     if framework in TARGETS:
