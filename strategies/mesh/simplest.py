@@ -2,11 +2,13 @@
 
 Wishes are granted in their order, the most important first: one is granted if a plan that also has all granted before it is good enough.
 The error of the model is as likely up as down, whatever the plan, so the regrets that two plans are expected to cause differ by as much as
-their predictions (in logarithms), and a limit on the score is one on the expected regret.
+their predictions (in logarithms), and a limit on the score is one on the expected regret; the draws of
+`costmodel.uncertainty.intervals.sampled_log_errors` say so exactly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.mesh.framework_rules import Span, Values
@@ -85,7 +87,11 @@ FORGONE: tuple[str, ...] = (*(wish.name for wish in WISHES), "uniform")
 
 
 def simplest(
-    model: MeshModel, settings: MeshSettings, best: MeshCandidate, within_share: float
+    model: MeshModel,
+    settings: MeshSettings,
+    best: MeshCandidate,
+    within_share: float,
+    known: Sequence[MeshCandidate] = (),
 ) -> tuple[MeshCandidate, float]:
     """The simplest plan that is nearly as good as the best, and the score that this is measured against.
 
@@ -100,8 +106,10 @@ def simplest(
     best : MeshCandidate
     within_share : float
         How much more the plan may score than the best.
+    known : sequence of MeshCandidate
+        Plans of that search, whatever their degrees: people see them in the list.
     """
-    chosen, restriction = best, settings.restriction
+    chosen, restriction, left = best, settings.restriction, list(known)
     cutoff = float("inf")
     for wish in WISHES:
         if wish is not REQUIRED and cutoff == float("inf"):
@@ -109,14 +117,15 @@ def simplest(
         narrower = wish.narrowed(restriction)
         if narrower is None:
             continue
+        having = [candidate for candidate in left if wish.is_granted(model, candidate.plan)]
         if not wish.is_granted(model, chosen.plan):
             # People look among powers of two. To show that no other plan is nearly as good took half as long again as the proof
             # (DeepSeek-V3 on 2,048 GPUs).
             part = narrower if wish is REQUIRED else narrower.powers_of_two(any_vpp=True)
             asked = replace(settings, restriction=part, top=1, distinct=None, known=(), cutoff=cutoff)
-            found = search_part(model, asked).candidates
+            found = [*search_part(model, asked).candidates, *(c for c in having if c.score <= cutoff)]
             if not found:
                 continue
-            chosen = found[0]
-        restriction = narrower
+            chosen = min(found, key=lambda candidate: candidate.score)
+        restriction, left = narrower, having
     return chosen, cutoff / (1.0 + within_share)

@@ -38,13 +38,14 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
     found = dataclasses.replace(found, details={"splits": tuple(checks)})
     if space.request.fastest:
         return dataclasses.replace(found, refined=refined)
-    chosen, reference = simplest(space.model, settings, best, NEARLY)
+    known = found.outcome.candidates
+    chosen, reference = simplest(space.model, settings, best, NEARLY, known)
     if refined is not None and (
         REQUIRED.is_granted(space.model, refined.plan) or not REQUIRED.is_granted(space.model, chosen.plan)
     ):
         most = refined.score * (1.0 + NEARLY)
         if chosen.score > most:
-            chosen, _ = simplest(space.model, settings, best, max(most / reference - 1.0, 0.0))
+            chosen, _ = simplest(space.model, settings, best, max(most / reference - 1.0, 0.0), known)
         if chosen.score > most:
             return dataclasses.replace(found, refined=refined)
     (second,) = space.rank([best.plan], chosen.score)

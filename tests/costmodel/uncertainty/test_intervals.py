@@ -92,6 +92,15 @@ def test_a_constant_that_acts_on_both_plans_alike_cancels_and_one_that_does_not_
     assert chance == pytest.approx(t_cdf(math.log(1.05) / 0.1), abs=0.01)
 
 
+def test_expected_regrets_differ_by_as_much_as_predictions() -> None:
+    """Whatever plans have in common, so that a limit on the prediction is one on the expected regret (`strategies.mesh.simplest`)."""
+    three = candidates([1.0, 1.004, 1.03], effects=[[0.5], [0.1], [0.0]], covariance=[[0.04]])
+    log_times = np.log(three.step_time_s) + sampled_log_errors(three, ErrorModel(shared_log_sd=0.3, plan_log_sd=0.1))
+    regrets = (log_times - log_times.min(axis=1, keepdims=True)).mean(axis=0)
+    assert regrets[0] > 0.02  # of any plan, since nobody knows which is the best
+    assert (regrets - regrets[0]).tolist() == pytest.approx(np.log(three.step_time_s).tolist(), abs=1e-12)
+
+
 def agreement(errors: FloatArray) -> float:
     """Correlation of two columns by how often they are of one sign: sin(pi (P - 1/2)), whatever the scales of the draws."""
     return math.sin(math.pi * (float((errors[:, 0] * errors[:, 1] > 0).mean()) - 0.5))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from costmodel.mesh.framework_rules import Span
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from strategies.mesh.simplest import MOST_CHUNKS, REQUIRED, WISHES, Wish, simplest
@@ -45,8 +45,16 @@ def in_corner(plans: MeshBatch) -> np.ndarray:
     return np.all([degree & (degree - 1) == 0 for degree in degrees], axis=0)
 
 
+def row_names(plans: MeshBatch) -> np.ndarray:
+    """Every plan as text."""
+    columns = [
+        np.asarray(getattr(plans, field.name)).astype(int) for field in fields(plans) if field.name in MESH_COLUMNS
+    ]
+    return np.array([" ".join(map(str, row)) for row in np.stack(columns, axis=1).tolist()], dtype=str)
+
+
 def expected(
-    model: MeshModel, plans: MeshBatch, settings: MeshSettings, within_share: float
+    model: MeshModel, plans: MeshBatch, settings: MeshSettings, within_share: float, listed: np.ndarray
 ) -> tuple[float, float, list[list[str]]]:
     """Score of the plan that wishes lead to, what it is measured against, and the wishes that each plan as good has."""
     costs = model.evaluate(plans)
@@ -58,7 +66,7 @@ def expected(
         if name != REQUIRED.name and limit == np.inf:
             limit = score[chosen] * (1 + within_share)
         if not holds[chosen]:
-            corner = np.ones(len(plans), dtype=np.bool_) if name == REQUIRED.name else in_corner(plans)
+            corner = np.ones(len(plans), dtype=np.bool_) if name == REQUIRED.name else in_corner(plans) | listed
             found = np.flatnonzero(left & holds & corner & (score <= limit))
             if not len(found):
                 continue
@@ -79,8 +87,12 @@ def test_wishes_are_granted_as_all_plans_allow(seed: int) -> None:
     capacity = capacity_of(model, plans, rng.choice([0.02, 0.1, 0.3, 0.7]))
     settings = MeshSettings(max_workers=workers, capacity_bytes=capacity, top=3)
     share = rng.choice([0.0, 0.01, 0.05, 0.3])
-    score, reference, names = expected(model, plans, settings, share)
-    found, measured_against = simplest(model, settings, search_model(model, settings).candidates[0], share)
+    candidates = search_model(model, settings).candidates
+    known = candidates if seed % 2 else []
+    listed = np.isin(row_names(plans), row_names(MeshBatch.from_plans([candidate.plan for candidate in known])))
+    assert listed.any() == bool(known)
+    score, reference, names = expected(model, plans, settings, share, listed)
+    found, measured_against = simplest(model, settings, candidates[0], share, known)
     assert found.score == pytest.approx(score, rel=1e-9)
     assert measured_against == pytest.approx(reference, rel=1e-9)
     assert [wish.name for wish in WISHES if wish.is_granted(model, found.plan)] in names
