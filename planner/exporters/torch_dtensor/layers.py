@@ -61,10 +61,19 @@ def refusals(job: LayerJob) -> list[str]:
         problems.append(f"global_batch {job.global_batch} does not divide over {plan.num_micro_batches} micro-batches")
     for layer, split in zip(job.graph.layers, plan.splits, strict=True):
         problems += [f"layer '{layer.name}': {text}" for text in _faults(layer, split)]
-    if not problems and mesh_shape(plan.workers, plan.splits) is None:
+    if problems:
+        return problems
+    mesh = mesh_shape(plan.workers, plan.splits)
+    if mesh is None:
         found = sorted({" x ".join(str(d) for d in _in_order(split) if d > 1) for split in plan.splits})
-        problems.append(f"no device mesh has all these splits (batch x in_channels x out_channels): {'; '.join(found)}")
-    return problems
+        return [f"no device mesh has all these splits (batch x in_channels x out_channels): {'; '.join(found)}"]
+    # full_tensor() of torch 2.13 joins rows that two dimensions cut in strides in another order: checkpoints would be wrong.
+    return [
+        f"layer '{layer.name}': in_channels {split.in_channels} beside out_channels {split.out_channels}, which the splits of other "
+        f"layers cut in {_roles(split, mesh).count('out')}: torch joins the rows of such weights in the wrong order"
+        for layer, split in zip(job.graph.layers, plan.splits, strict=True)
+        if layer.kind in _MATRICES and split.in_channels > 1 and _roles(split, mesh).count("out") > 1
+    ]
 
 
 def _faults(layer: Layer, split: Split) -> list[str]:

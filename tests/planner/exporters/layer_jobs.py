@@ -90,7 +90,7 @@ def layer_job(network: str, plan: Plan, *, global_batch: int = 8, **changes: Any
     values: dict[str, Any] = {
         "origin": origin(network),
         "nodes": Nodes(workers=plan.workers, capacity=8),
-        "graph": GRAPHS[network],
+        "graph": GRAPHS.get(network),
         "training": True,
         "precision": "fp32",
         "optimizer": "momentum",

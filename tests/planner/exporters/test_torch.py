@@ -74,6 +74,14 @@ def test_refusals_of_whole_plans() -> None:
             "convnet",
             plan_of("convnet", Split(batch=2, out_channels=3), {"fc6": Split(batch=3, out_channels=2)}),
         ),
+        "layer 'fc7': in_channels 2 beside out_channels 4, which the splits of other layers cut in 2": layer_job(
+            "convnet",
+            plan_of(
+                "convnet",
+                Split(batch=8),
+                {"fc6": Split(batch=4, out_channels=2), "fc7": Split(in_channels=2, out_channels=4)},
+            ),
+        ),
     }
     for words, job in cases.items():
         with pytest.raises(UsageError, match=words):

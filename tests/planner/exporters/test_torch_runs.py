@@ -13,6 +13,8 @@ import pytest
 
 from costmodel.mesh.plan import MeshPlan
 from planner.exporters.export import make_export
+from planner.exporters.job import LayerJob
+from tests.planner.exporters import whole_networks
 from tests.planner.exporters.jobs import LLAMA3_70B, job_of
 from tests.planner.exporters.layer_jobs import CASES, layer_job, predicted_elements, predicted_tensor_elements
 
@@ -24,7 +26,7 @@ pytestmark = [
     ),
 ]
 RANKS, DECODER = Path(__file__).with_name("torch_ranks.py"), Path(__file__).with_name("torch_decoder.py")
-LIMIT_S = 150
+LIMIT_S = 600
 WORLDS = sorted({plan.workers for _, plan, _ in CASES.values()})
 
 
@@ -60,15 +62,18 @@ MORE = {
 }
 
 
+def _write_case(folder: Path, job: LayerJob, setting: dict[str, Any]) -> None:
+    folder.mkdir()
+    for file, text in make_export(job, "torch").files.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    (folder / "setting.json").write_text(json.dumps({"seed": 1 + len(folder.name), **setting}), encoding="utf-8")
+
+
 def _write_cases(folder: Path, world: int) -> list[str]:
     names = [name for name, (_, plan, _) in CASES.items() if plan.workers == world]
     for name in names:
         network, plan, batch = CASES[name]
-        (folder / name).mkdir()
-        for file, text in make_export(layer_job(network, plan, global_batch=batch), "torch").files.items():
-            (folder / name / file).write_text(text, encoding="utf-8")
-        setting = {"network": network, "seed": 1 + len(name)}
-        (folder / name / "setting.json").write_text(json.dumps(setting), encoding="utf-8")
+        _write_case(folder / name, layer_job(network, plan, global_batch=batch), {"network": network})
     return names
 
 
@@ -95,7 +100,27 @@ def test_plans_run_as_predicted(world: int, tmp_path: Path) -> None:
             assert rest == pytest.approx(moved), name
 
 
-# Plans over a mesh of four ranks; the micro-batch is that of torch_decoder.py.
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_whole_networks_compute_what_one_rank_computes(world: int, tmp_path: Path) -> None:
+    cases = {
+        f"{network}-{name}": (network, name) for network in whole_networks.NETWORKS for name in whole_networks.PLANS
+    }
+    for case, (network, name) in cases.items():
+        job = whole_networks.job_of_network(network, name, world)
+        first, last = job.graph.layers[0], job.graph.layers[-1]
+        setting = {
+            "layers": whole_networks.described(job),
+            "shape": first.output_shape,
+            "classes": last.output_shape[0],
+        }
+        _write_case(tmp_path / case, job, setting)
+    for rank in start(tmp_path, world):
+        assert not {case: rank[case]["weights"] for case in cases if rank[case]["weights"] != 0.0}
+        worst = {case: max(rank[case][key] for key in ("output", "loss", "gradient")) for case in cases}
+        assert not {case: difference for case, difference in worst.items() if not difference < 1e-12}
+
+
+# Plans over a mesh of four ranks, and of others; the micro-batch is that of torch_decoder.py.
 MESHES = {
     "tensor": MeshPlan(tp=4, micro_batch=2),
     "sequence": MeshPlan(tp=4, sequence_parallel=True, micro_batch=2),
@@ -107,8 +132,23 @@ MESHES = {
 }
 
 
-def _write_meshes(folder: Path) -> None:
-    for name, plan in MESHES.items():
+MESHES_OF_TWO = {
+    "sequence": MeshPlan(tp=2, sequence_parallel=True, micro_batch=2),
+    "fsdp": MeshPlan(dp_shard=2, zero_stage=3, micro_batch=2, recompute="full", recompute_blocks=2),
+}
+MESHES_OF_EIGHT = {
+    "fsdp": MeshPlan(dp_shard=8, zero_stage=3, micro_batch=2),
+    "sequence-beside-hybrid-fsdp": MeshPlan(
+        tp=2, sequence_parallel=True, dp_replicate=2, dp_shard=2, zero_stage=2, micro_batch=2
+    ),
+    "sequence-of-four-beside-fsdp": MeshPlan(
+        tp=4, sequence_parallel=True, dp_shard=2, zero_stage=3, micro_batch=2, recompute="full", recompute_blocks=1
+    ),
+}
+
+
+def _write_meshes(folder: Path, meshes: dict[str, MeshPlan]) -> None:
+    for name, plan in meshes.items():
         (folder / name).mkdir()
         job = job_of(plan, network=LLAMA3_70B if plan.tp > 1 else None, precision="fp32")
         for file, text in make_export(job, "torch").files.items():
@@ -116,18 +156,25 @@ def _write_meshes(folder: Path) -> None:
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_llama_of_transformers_runs_as_it_is(attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("attention", "meshes"),
+    [("sdpa", MESHES_OF_TWO), ("eager", MESHES), ("sdpa", MESHES), ("sdpa", MESHES_OF_EIGHT)],
+    ids=["sdpa-2", "eager-4", "sdpa-4", "sdpa-8"],
+)
+def test_llama_of_transformers_runs_as_it_is(
+    attention: str, meshes: dict[str, MeshPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("transformers", reason="needs transformers")
     monkeypatch.setenv("PLAN_ATTENTION", attention)
-    _write_meshes(tmp_path)
-    for rank in start(tmp_path, 4, DECODER):
-        for name in MESHES:
+    _write_meshes(tmp_path, meshes)
+    world = next(iter(meshes.values())).workers
+    for rank in start(tmp_path, world, DECODER):
+        for name in meshes:
             assert max(rank[name]["output"], rank[name]["gradient"]) < 1e-12, name
 
 
 def test_decoders_run_as_predicted(tmp_path: Path) -> None:
-    _write_meshes(tmp_path)
+    _write_meshes(tmp_path, MESHES)
     ranks = start(tmp_path, 4, DECODER)
     for name, plan in MESHES.items():
         for rank in ranks:

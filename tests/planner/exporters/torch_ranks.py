@@ -69,6 +69,76 @@ class Perceptron(nn.Module):
         return self.head(x)
 
 
+class Normalisation(nn.BatchNorm2d):
+    """Of shares of the batch apart, as ranks of data parallelism have them; one share is torch's own."""
+
+    shares = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([super(Normalisation, self).forward(part) for part in x.chunk(self.shares)])
+
+
+class Network(nn.Module):
+    """A network of the planner's files: a module per layer, by the layer's name, and "_norm" behind it where it is normalised."""
+
+    def __init__(self, layers: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.layers = layers
+        for layer in layers:
+            if (module := self.module(layer)) is not None:
+                self.put(layer["name"], module)
+            if layer.get("norm"):
+                self.put(f"{layer['name']}_norm", Normalisation(layer["out_channels"]))
+
+    def put(self, name: str, module: nn.Module) -> None:
+        *path, last = name.split(".")
+        owner: nn.Module = self
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner._modules[part]
+        owner.add_module(last, module)
+
+    def module(self, layer: dict[str, Any]) -> nn.Module | None:
+        window = {"kernel_size": layer.get("kernel"), "stride": layer.get("stride"), "padding": layer.get("padding")}
+        kind = layer["kind"]
+        if kind == "convolution":
+            more = {key: layer[key] for key in ("dilation", "groups", "bias")}
+            return nn.Conv2d(layer["channels"], layer["out_channels"], **window, **more)
+        if kind == "linear":
+            return nn.Linear(layer["features"], layer["out_features"], bias=layer["bias"])
+        if kind == "pool":
+            return nn.MaxPool2d(**window)
+        # No element is dropped, which the serial network could not repeat.
+        made = {
+            "global_pool": lambda: nn.AdaptiveAvgPool2d(1),
+            "dropout": lambda: nn.Dropout(0.0),
+            "activation": nn.ReLU,
+        }
+        return made[kind]() if kind in made else None
+
+    def normalise_by_shares(self) -> Network:
+        """As ranks do that have a share of the batch each."""
+        for layer in self.layers:
+            if layer.get("norm"):
+                self.get_submodule(f"{layer['name']}_norm").shares = layer["shares"]
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values = {"data": x}
+        for layer in self.layers[1:]:
+            name, (x, *others) = layer["name"], [values[parent] for parent in layer["inputs"]]
+            if layer["kind"] == "add":
+                x = x + others[0]
+            elif layer["kind"] != "softmax":
+                x = torch.flatten(x, 1) if layer["kind"] == "linear" else x
+                x = self.get_submodule(name)(x)
+            if layer.get("norm"):
+                x = self.get_submodule(f"{name}_norm")(x)
+            values[name] = torch.relu(x) if layer.get("activation") else x
+        return values[self.layers[-1]["name"]]
+
+
 NETWORKS = {
     "convnet": (ConvNet, (3, 16, 16)),
     "normalised": (Normalised, (3, 8, 8)),
@@ -158,22 +228,42 @@ def load(folder: Path) -> Any:
     return module
 
 
+def run_serially(
+    network: nn.Module, parts: tuple[torch.Tensor, ...], labels: torch.Tensor, classes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and loss, and gradients in the parameters; one rank computes them for all, which share a few cores."""
+    results = [torch.zeros(*labels.shape, classes, dtype=torch.float64), torch.zeros((), dtype=torch.float64)]
+    results += [torch.zeros_like(p) for p in network.parameters()]
+    if dist.get_rank() == 0:
+        logits = torch.cat([network(part) for part in parts])
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        loss.backward()
+        results = [logits.detach(), loss.detach(), *(p.grad for p in network.parameters())]
+    for result in results:
+        dist.broadcast(result, 0)
+    for p, grad in zip(network.parameters(), results[2:], strict=True):
+        p.grad = grad
+    return results[0], results[1]
+
+
 def run(folder: Path, counter: Counter) -> dict[str, Any]:
     plan, setting = load(folder), json.loads((folder / "setting.json").read_text(encoding="utf-8"))
-    make, shape = NETWORKS[setting["network"]]
+    make, shape = (
+        NETWORKS[setting["network"]] if "network" in setting else (lambda: Network(setting["layers"]), setting["shape"])
+    )
     torch.manual_seed(setting["seed"])
     serial = make().double()
+    if isinstance(serial, Network):
+        serial.normalise_by_shares()
     # Other weights on other ranks: those of rank 0 must win.
     torch.manual_seed(setting["seed"] + dist.get_rank())
     split = make().double()
     samples = torch.randn(plan.GLOBAL_BATCH, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     positions = shape[:1] if len(shape) == 2 else ()
-    labels = torch.randint(0, 12, (plan.GLOBAL_BATCH, *positions), generator=torch.Generator().manual_seed(8))
+    classes = setting.get("classes", 12)
+    labels = torch.randint(0, classes, (plan.GLOBAL_BATCH, *positions), generator=torch.Generator().manual_seed(8))
 
-    expected = serial(samples)
-    loss = nn.functional.cross_entropy(expected.flatten(0, -2), labels.flatten())
-    loss.backward()
-
+    expected, loss = run_serially(serial, samples.chunk(plan.NUM_MICRO_BATCHES), labels, classes)
     mesh = plan.build_mesh("cpu")
     plan.parallelize(split, mesh)
     counter.sent, counter.calls = {}, 0
