@@ -93,6 +93,7 @@ SECTIONS = (
     ("result", "planner optimize"),
     ("breakdown", "planner explain, planner estimate"),
     ("compare", "planner compare"),
+    ("why-not", "planner why-not"),
     ("validation", "planner validate"),
     ("measure", "planner measure"),
     ("detect", "planner detect"),

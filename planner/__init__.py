@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from planner.api.exports import Export, export
     from planner.api.placement import Placement, place
     from planner.api.plans import Plan
-    from planner.api.questions import estimate, explain, optimize, scale
-    from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
+    from planner.api.questions import estimate, explain, optimize, scale, why_not
+    from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult, WhyNot
     from planner.api.studies import Sizing, Sweep, size, sweep
     from planner.api.validation import Validation, validate
     from planner.core.errors import (
@@ -73,6 +73,7 @@ __all__ = [
     "UnknownName",
     "UsageError",
     "Validation",
+    "WhyNot",
     "__version__",
     "compare",
     "estimate",
@@ -98,6 +99,7 @@ __all__ = [
     "size",
     "sweep",
     "validate",
+    "why_not",
 ]
 
 __version__ = "0.1.0"
@@ -124,8 +126,8 @@ _MODULES = {
     "planner.api.exports": ("Export", "export"),
     "planner.api.placement": ("Placement", "place"),
     "planner.api.plans": ("Plan",),
-    "planner.api.questions": ("estimate", "explain", "optimize", "scale"),
-    "planner.api.results": ("Estimate", "Explanation", "ScalingCurve", "SearchResult"),
+    "planner.api.questions": ("estimate", "explain", "optimize", "scale", "why_not"),
+    "planner.api.results": ("Estimate", "Explanation", "ScalingCurve", "SearchResult", "WhyNot"),
     "planner.api.studies": ("Sizing", "Sweep", "size", "sweep"),
     "planner.api.validation": ("Validation", "validate"),
     "planner.api.calls": ("Interrupted",),

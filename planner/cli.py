@@ -27,6 +27,11 @@ _COMMANDS = {
     "estimate": ("planner.commands.questions", "estimate", "Predict the step time of one plan."),
     "explain": ("planner.commands.questions", "explain", "Show where the time of a plan goes, layer by layer."),
     "compare": ("planner.commands.compare", "compare", "Compare plans: what differs, by how much and why."),
+    "why-not": (
+        "planner.commands.questions",
+        "why_not",
+        "Say why a plan is not the first: rules, memory, rank, costs.",
+    ),
     "scale": ("planner.commands.questions", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
     "sweep": ("planner.commands.studies", "sweep", "Search a grid of clusters, GPUs and batches to one table."),
     "size": ("planner.commands.studies", "size", "How many of which GPUs meet a deadline and a budget."),

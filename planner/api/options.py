@@ -47,6 +47,7 @@ __all__ = [
     "ScaleOptions",
     "SizeOptions",
     "SweepOptions",
+    "WhyNotOptions",
     "aliases_of",
     "options_of",
 ]
@@ -721,6 +722,20 @@ class ExplainOptions(EstimateOptions, _First, _Objective, _TimeLimit, _Solver, t
             None,
             "Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
             panel=SEARCH,
+        ),
+    ]
+
+
+class WhyNotOptions(EstimateOptions, _First, _Objective, _TimeLimit, total=False):
+    """Keywords of `planner.why_not`."""
+
+    gpus: Annotated[
+        int | None,
+        Option(
+            "--gpus -g",
+            "N",
+            "There are N workers; the plan may leave some idle. Default: those of the degrees that are given, else 1.",
+            read=partial(Values.count, most=MAX_GPUS),
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""`planner.optimize`, `planner.estimate`, `planner.explain` and `planner.scale`: the questions of the command line as functions."""
+"""`planner.optimize`, `estimate`, `explain`, `why_not` and `scale`: the questions of the command line as functions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
-from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions
+from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, WhyNotOptions
 from planner.api.plans import Plan
 from planner.api.requests import curve_of, question_about_plan, search_request
-from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
+from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult, WhyNot
 from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
-    from planner.api.requests import Command, Progress
+    from planner.api.requests import Command, Predicts, Progress
     from planner.core.answer import Answer, RankedPlan
 
-__all__ = ["estimate", "explain", "optimize", "scale"]
+__all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
 
 _Predicted = TypeVar("_Predicted", bound=Estimate)
 
@@ -159,8 +159,52 @@ def explain(
     return _predict("explain", Explanation, model, plan, None, options, progress)
 
 
+@takes_options(WhyNotOptions)
+def why_not(
+    model: ModelLike | Plan | None = None,
+    /,
+    *,
+    plan: str | os.PathLike[str] | Plan | None = None,
+    run_from: tuple[str, str | os.PathLike[str]] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[WhyNotOptions],
+) -> WhyNot:
+    """Say why a plan is not the first: is it legal, does it fit, how many are better, what does each difference cost.
+
+    Parameters
+    ----------
+    model, plan, run_from
+        As for `planner.estimate`; what options leave open is chosen by a search: the best plan with these settings.
+    progress : callable, optional
+        Takes a message and the share that is done.
+    **options
+        The options of ``planner why-not``, by the same names.
+
+    Returns
+    -------
+    WhyNot
+
+    Raises
+    ------
+    PlannerError
+        Nothing says which plan is meant; a mistake that is not about the plan. An illegal plan is an answer.
+    TypeError
+        A keyword that does not exist.
+
+    Examples
+    --------
+    >>> import planner
+    >>> found = planner.why_not("alexnet", gpus=4, family="data")
+    >>> found.legal, found.fits, found.is_first
+    (True, True, False)
+    """
+    answer, warnings = _asked("why-not", WhyNotOptions, model, plan, run_from, options, progress)
+    found = None if answer.plan is None else Plan(ranked=answer.plan.ranked, warnings=warnings, _answer=answer.plan)
+    return WhyNot(plan=found, warnings=warnings, raw=answer)
+
+
 def _predict(
-    command: Command,
+    command: Predicts,
     kind: type[_Predicted],
     model: Any,
     plan: Any,
@@ -168,6 +212,21 @@ def _predict(
     options: Mapping[str, Any],
     progress: Progress | None,
 ) -> _Predicted:
+    declared = EstimateOptions if command == "estimate" else ExplainOptions
+    answer, warnings = _asked(command, declared, model, plan, run_from, options, progress)
+    return kind(plan=Plan(ranked=answer.ranked, warnings=warnings, _answer=answer), warnings=warnings, raw=answer)
+
+
+def _asked(
+    command: Command,
+    declared: type,
+    model: Any,
+    plan: Any,
+    run_from: tuple[str, Any] | None,
+    options: Mapping[str, Any],
+    progress: Progress | None,
+) -> tuple[Any, tuple[str, ...]]:
+    """The answer to a question about one plan, and warnings."""
     from planner.files.resources import is_plan_file
 
     with in_python_words() as values:
@@ -177,16 +236,14 @@ def _predict(
             model, plan = None, model
         if model is None and plan is None:
             raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
-        given = given_in_python(EstimateOptions if command == "estimate" else ExplainOptions, model, options)
-        call = call_text(command, [model or plan], options)
+        given = given_in_python(declared, model, options)
+        call = call_text(command.replace("-", "_"), [model or plan], options)
         document_or_path = plan.to_dict() if isinstance(plan, Plan) else plan
         try:
             predicted, notes = question_about_plan(command, given, document_or_path, run_from, values, call)
             values.check()
             answer, warnings = predicted(progress)
-            warnings = (*notes, *warnings)
-            found = Plan(ranked=answer.ranked, warnings=warnings, _answer=answer)
-            return kind(plan=found, warnings=warnings, raw=answer)
+            return answer, (*notes, *warnings)
         except SearchInterrupted:
             raise Interrupted(None) from None
 

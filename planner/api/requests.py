@@ -15,6 +15,7 @@ from planner.api.options import (
     ExplainOptions,
     OptimizeOptions,
     ScaleOptions,
+    WhyNotOptions,
     options_of,
 )
 from planner.api.readers import SERVING, Option
@@ -26,13 +27,14 @@ from planner.question.fixed import data_fields, no_such_division, single
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
-    from planner.core.answer import Estimate, Scaling
+    from planner.core.answer import Scaling
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
     from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
     "Command",
+    "Predicts",
     "Progress",
     "changes_of",
     "check_samples",
@@ -45,13 +47,15 @@ __all__ = [
     "with_gpus",
 ]
 
-Command: TypeAlias = Literal["estimate", "explain"]
+Predicts: TypeAlias = Literal["estimate", "explain"]
+Command: TypeAlias = Predicts | Literal["why-not"]
 Progress: TypeAlias = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 
 # Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
 _DECIDED_BY_PLAN = ("gpus", "nodes", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
 # How the best plan is searched for, which is no part of a file's question.
 _SEARCHING = ("sensitivity", "time_limit_s", "solver")
+_OPTIONS_OF: Mapping[Command, type] = {"estimate": EstimateOptions, "explain": ExplainOptions, "why-not": WhyNotOptions}
 _USUAL_COUNTS = (1, 2, 4, 8)  # of workers, on a scaling curve
 
 
@@ -413,12 +417,12 @@ def _ranks(request: Request) -> int:
 
 def question_about_plan(
     command: Command, given: Mapping[str, Any], plan: Any, run_from: Any, values: Values, command_line: str
-) -> tuple[Callable[[Progress | None], tuple[Estimate, tuple[str, ...]]], tuple[str, ...]]:
-    """Read the options of an estimate or an explanation; problems go to `values`.
+) -> tuple[Callable[[Progress | None], tuple[Any, tuple[str, ...]]], tuple[str, ...]]:
+    """Read the options of a question about one plan; problems go to `values`.
 
     Parameters
     ----------
-    command : "estimate" or "explain"
+    command : "estimate", "explain" or "why-not"
     given : mapping
         Options by keyword, and perhaps ``model``.
     plan : path, document of a plan (mapping) or None
@@ -430,11 +434,12 @@ def question_about_plan(
     Returns
     -------
     predicted : callable
-        Predicts the plan; returns what no longer holds of its file, too. Refuses what contradicts itself.
+        Gives an `Estimate`, or for "why-not" a `WhyNot`, and what no longer holds of the plan's file. Refuses what contradicts itself,
+        but that "why-not" says it of a plan.
     notes : tuple of str
         What of a run was read otherwise than it is written.
     """
-    options = options_of(EstimateOptions if command == "estimate" else ExplainOptions)
+    options = options_of(_OPTIONS_OF[command])
     if run_from is not None and plan is not None:
         run = "--from" if values.called is as_flag else "run_from"
         raise UsageError(f"{run} and {values.called('plan')}: each names a plan; leave one of them out")
@@ -450,7 +455,8 @@ def question_about_plan(
         request = request_of(options, given, values, command_line, stages=stages)
         if "gpus" not in given:
             request = dataclasses.replace(request, gpus=_ranks(request))
-        return lambda progress: (_predicted(command, request, None, progress), ()), tuple(notes)
+        is_run = run_from is not None
+        return lambda progress: (_predicted(command, request, None, progress, is_run=is_run), ()), tuple(notes)
     by = f"is decided by {values.called('plan') if values.called is as_flag else 'the plan'}; leave one of them out"
     fields = {name: option.field or name for name, option in options.items() if name in given}
     for name, field in fields.items():
@@ -467,18 +473,47 @@ def question_about_plan(
             values.add(f"{values.called(name)}: {by}")
     changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
 
-    def predicted(progress: Progress | None) -> tuple[Estimate, tuple[str, ...]]:
-        from planner.spaces.plan_question import plan_question, plan_warnings
-
-        document, merged, known = plan_question(loaded, path, changes, command_line)
-        searching = {name: getattr(request, name) for name in _SEARCHING}
-        answer = _predicted(command, dataclasses.replace(merged, **searching), known, progress)
-        return answer, tuple(plan_warnings(document, answer))
-
-    return predicted, ()
+    return _of_file(command, (loaded, path), changes, request), ()
 
 
-def _predicted(command: Command, request: Request, plan: Any, progress: Progress | None) -> Estimate:
+def _of_file(
+    command: Command, plan: tuple[Loaded[PlanDocument], Path], changes: Mapping[str, Any], request: Request
+) -> Callable[[Progress | None], tuple[Any, tuple[str, ...]]]:
+    """What `question_about_plan` returns of a plan file."""
+    loaded, path = plan
+
+    def predicted(progress: Progress | None) -> tuple[Any, tuple[str, ...]]:
+        from planner.spaces.plan_question import plan_warnings, space_of_file
+
+        document, space = space_of_file(loaded, path, changes, request.command_line)
+        known, broken = None, []
+        try:
+            known = space.plan_of(document, loaded.document)
+        except InputFileError as error:
+            if command != "why-not":
+                raise
+            broken = str(error).splitlines()
+        asked = dataclasses.replace(space.request, **{name: getattr(request, name) for name in _SEARCHING})
+        answer = _predicted(command, asked, known, progress, broken=broken)
+        estimate = answer.plan if command == "why-not" else answer
+        return answer, () if estimate is None else tuple(plan_warnings(document, estimate))
+
+    return predicted
+
+
+def _predicted(
+    command: Command,
+    request: Request,
+    plan: Any,
+    progress: Progress | None,
+    *,
+    broken: Sequence[str] = (),
+    is_run: bool = False,
+) -> Any:
+    if command == "why-not":
+        from planner.comparison.why_not import why_not
+
+        return why_not(request, plan, broken=broken, is_run=is_run, progress=progress)
     from planner.spaces import ask
 
     return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)

@@ -1,4 +1,4 @@
-"""Answers of the questions about plans: ranked plans of a search, one plan predicted or explained, a scaling curve."""
+"""Answers of the questions about plans: ranked plans of a search, one plan predicted or set against the first, a scaling curve."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.api.shown import Answer, Reads, Written
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
-    from planner.api.requests import Command
+    from planner.api.requests import Predicts
     from planner.core import answer as core
     from planner.core.blocks import Report
 
-__all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult"]
+__all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult", "WhyNot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,7 +152,7 @@ class Estimate(Written):
     'data'
     """
 
-    _command: ClassVar[Command] = "estimate"
+    _command: ClassVar[Predicts] = "estimate"
 
     plan: Plan
     warnings: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Explanation(Estimate):
     ('conv1', True)
     """
 
-    _command: ClassVar[Command] = "explain"
+    _command: ClassVar[Predicts] = "explain"
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -255,3 +255,69 @@ class ScalingCurve(Answer):
         from planner.report.answer import scale_report
 
         return scale_report(self.raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WhyNot(Answer):
+    """Why a plan is not the first.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        The plan; of an illegal one the nearest legal plan; None where there is none.
+    warnings : tuple of str
+        As of `Estimate`.
+    raw : planner.comparison.why_not.WhyNot
+
+    Examples
+    --------
+    >>> import planner
+    >>> found = planner.why_not("alexnet", gpus=4, family="data")
+    >>> found.better_plans >= 1, found.steps[-1]["summary"] == found.first["summary"]
+    (True, True)
+    """
+
+    plan: Plan | None
+    warnings: tuple[str, ...] = ()
+    raw: Any
+
+    broken = Reads[tuple[str, ...]]("raw.broken", "Every rule that the plan breaks; empty for a legal plan.")
+
+    fits = Reads[bool]("raw.is_good", "Whether the plan is legal, fits into memory and keeps the limits.")
+
+    is_first = Reads[bool]("raw.is_first", "Whether it is the first plan, or does the same.")
+
+    better_plans = Reads[int]("raw.better", "How many plans are better; at least so many, where `is_counted` is False.")
+
+    is_counted = Reads[bool]("raw.is_counted", "Whether all better plans were counted.")
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.broken
+
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The first plan: ``summary``, ``step_time_s``, ``memory_bytes_per_gpu``, ...; None where nothing fits."""
+        found: dict[str, Any] | None = self.to_dict()["first"]
+        return found
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """What each difference costs: ``settings``, ``change_s``, ``change_bytes``, ...; the last is at the first plan."""
+        return self.to_records()
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one sentence."""
+        from planner.comparison.why_not_report import verdict
+
+        return verdict(self.raw)
+
+    def __repr__(self) -> str:
+        return f"<planner.WhyNot: {self.verdict}>"
+
+    def _report(self) -> Report:
+        from planner.comparison.why_not_report import why_not_report
+
+        return why_not_report(self.raw, self.warnings)

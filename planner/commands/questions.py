@@ -1,10 +1,19 @@
-"""``planner optimize``, ``estimate``, ``explain`` and ``scale``: questions about the plans of a network."""
+"""``planner optimize``, ``estimate``, ``explain``, ``why-not`` and ``scale``: questions about the plans of a network."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, options_of
+import typer
+
+from planner.api.options import (
+    EstimateOptions,
+    ExplainOptions,
+    OptimizeOptions,
+    ScaleOptions,
+    WhyNotOptions,
+    options_of,
+)
 from planner.api.pages import PLOT_OPTION, REPORT_OPTIONS, ReportFiles, figure_file, report_files
 from planner.api.readers import Option
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
@@ -18,13 +27,14 @@ from planner.commands.output import (
     output_of,
     remark,
 )
+from planner.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from planner.api.requests import Command
+    from planner.api.requests import Command, Predicts
     from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
-__all__ = ["estimate", "explain", "optimize", "scale"]
+__all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
 
 _OPTIONAL_MODEL = argument(
     str | None,
@@ -138,11 +148,51 @@ def explain(typed: Typed) -> None:
     _predict(typed, "explain")
 
 
-def _predict(typed: Typed, name: Command) -> None:
+@command(
+    _PLAN,
+    RUN_FROM,
+    options_of(WhyNotOptions, "gpus", "space", "family"),
+    OUTPUT_OPTIONS,
+    model=_OPTIONAL_MODEL,
+)
+def why_not(typed: Typed) -> None:
+    """Say why a plan is not the first: is it legal, does it fit, how many are better, and what does each difference cost.
+
+    The plan is a file, what you run today, or settings: what they leave open is chosen by a search. The last table turns the plan into
+    the first one, a setting at a time.
+
+    Exit code 1: the plan is not legal or does not fit.
+
+    \b
+    planner why-not llama3-70b --gpus 256 --framework megatron-lm --tp 8 --pp 16
+    planner why-not --plan plan.yaml
+    planner why-not llama3-8b --from megatron train.sh --gpus 64
+    planner why-not alexnet --gpus 8 --family data
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    answer, warnings, where = _asked(typed, "why-not")
+    from planner.comparison.why_not_report import why_not_report
+
+    emit(why_not_report(answer, warnings), where)
+    if not answer.is_good:
+        raise typer.Exit(ExitCode.NO_PLAN)
+
+
+def _predict(typed: Typed, name: Predicts) -> None:
+    from planner.report.answer import estimate_report
+
+    files = report_files(typed.given, typed.values, typed.file)
+    answer, warnings, where = _asked(typed, name)
+    export_plan(where, lambda: answer, "the plan")
+    report = estimate_report(answer, warnings, name)
+    _write_files(answer, report, files, where)
+    emit(report, where)
+
+
+def _asked(typed: Typed, name: Command) -> tuple[Any, tuple[str, ...], Output]:
+    """The answer to a question about one plan, and what no longer holds of its file."""
     from planner.api.requests import question_about_plan
     from planner.core.errors import SearchInterrupted
     from planner.files.resources import is_plan_file
-    from planner.report.answer import estimate_report
 
     given, values = typed.given, typed.values
     plan = given.get("plan")
@@ -151,7 +201,6 @@ def _predict(typed: Typed, name: Command) -> None:
         given["plan"] = plan
     predicted, notes = question_about_plan(name, given, plan, given.get("run_from"), values, typed.command_line)
     where = output_of(typed)
-    files = report_files(given, values, typed.file)
     for note in notes:
         remark(where, note)
     if plan is None and "model" not in given:
@@ -164,10 +213,7 @@ def _predict(typed: Typed, name: Command) -> None:
         raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
     for warning in warnings:
         remark(where, f"warning: {warning}")
-    export_plan(where, lambda: answer, "the plan")
-    report = estimate_report(answer, warnings, name)
-    _write_files(answer, report, files, where)
-    emit(report, where)
+    return answer, warnings, where
 
 
 @command(

@@ -23,6 +23,7 @@ DOCUMENTS: dict[str, str] = {
     "result": "planner.schema.answer:AnyResult",
     "breakdown": "planner.schema.answer:AnyBreakdown",
     "compare": "planner.schema.results:CompareDocument",
+    "why-not": "planner.schema.why_not:WhyNotDocument",
     "scale": "planner.schema.answer:ScaleDocument",
     "sweep": "planner.schema.results:SweepDocument",
     "size": "planner.schema.results:SizeDocument",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.fields import Figure
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.tolerances import PROOF_SLACK
+from costmodel.tolerances import EQUAL, PROOF_SLACK
 from planner.core.answer import (
     Answer,
     AnswerSpace,
@@ -44,6 +44,8 @@ __all__ = ["Found", "PlanSpace", "as_asked", "check_framework", "space_of"]
 
 
 _DEFAULT_TIME_LIMIT_S = 60.0
+# A longer text of a setting says nothing in a table.
+_MOST_LETTERS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +364,52 @@ class PlanSpace(AnswerSpace):
         """Layers that have splits of their own."""
         return ()
 
+    # -- from one plan to another
+
+    def differing(self, plan: Any, other: Any) -> Mapping[str, tuple[str, str]]:
+        """What differs between two plans, as text of both, in the order in which it is changed; "" where the text would be long."""
+        from planner.spaces.items import setting_texts
+
+        first, second = setting_texts(plan), setting_texts(other)
+        texts = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+        return {name: both if max(map(len, both)) <= _MOST_LETTERS else ("", "") for name, both in texts.items()}
+
+    def part_way(self, plan: Any, other: Any, names: Collection[str]) -> Any:
+        """The first plan with some settings of the second; None where that is no legal plan."""
+        changed = dataclasses.replace(plan, **{name: getattr(other, name) for name in names})
+        return None if self.broken(changed) else changed
+
+    # Plans that are looked at, at most, to say how many are better than one; and what they are.
+    most_better: ClassVar[int] = 20
+    better_plans: ClassVar[str] = "plans"
+    # What follows where a setting changes: a sentence with a space in front.
+    follows: ClassVar[str] = ""
+
+    def better_than(self, score: float) -> tuple[int, bool]:
+        """How many plans that fit score less, and whether there are no more; `most_better` of them are looked at.
+
+        Ask a space in which nothing is fixed.
+        """
+        outcome = self.outcome_of(self.most_better, None)
+        scores = [candidate.score for candidate in outcome.candidates]
+        better = sum(1 for found in scores if found < score * (1 - EQUAL))
+        return better, self.has_all_below(score, outcome)
+
+    def has_all_below(self, score: float, outcome: Any) -> bool:
+        """Whether a search is known to have found every plan that scores less."""
+        return bool(outcome.bound_score >= score * (1 - EQUAL))
+
     # -- other questions
+
+    def is_possible(self) -> bool:
+        """Whether a legal plan may obey the options; a search tells for certain."""
+        if not self.has_exact_plans:
+            return True
+        try:
+            self.exact_plan()
+        except UsageError:
+            return False
+        return True
 
     def without_fixed(self, gpus: int, top: int) -> PlanSpace:
         """The same question on so many GPUs with nothing fixed."""

@@ -14,14 +14,14 @@ from planner.core.request import Request
 from planner.importers.networks import load_model
 from planner.question.choose import kind_of
 from planner.question.resolve import resolve
-from planner.spaces.base import space_of
+from planner.spaces.base import PlanSpace, space_of
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
 
-__all__ = ["plan_question", "plan_warnings", "request_from_document"]
+__all__ = ["plan_question", "plan_warnings", "request_from_document", "space_of_file"]
 
 # Times that a plan file states of its prediction.
 _STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "time per token"}
@@ -30,7 +30,30 @@ _STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "ti
 def plan_question(
     loaded: Loaded[PlanDocument], path: Path, changes: Mapping[str, Any], command_line: str = ""
 ) -> tuple[PlanDocument, Request, Any]:
-    """Ask what a plan of any space answered.
+    """Ask what a plan of any space answered, and check the plan.
+
+    Parameters
+    ----------
+    loaded, path, changes, command_line
+        As for `space_of_file`.
+
+    Returns
+    -------
+    (PlanDocument, Request, plan)
+
+    Raises
+    ------
+    PlannerError
+        Everything in the file that contradicts itself, its network or what is changed.
+    """
+    document, space = space_of_file(loaded, path, changes, command_line)
+    return document, space.request, space.plan_of(document, loaded.document)
+
+
+def space_of_file(
+    loaded: Loaded[PlanDocument], path: Path, changes: Mapping[str, Any], command_line: str = ""
+) -> tuple[PlanDocument, PlanSpace]:
+    """Ask what a plan of any space answered, whether the plan is legal or not.
 
     Parameters
     ----------
@@ -45,14 +68,14 @@ def plan_question(
 
     Returns
     -------
-    (PlanDocument, Request, plan)
+    (PlanDocument, PlanSpace)
         Where something is changed, the document has no prediction: it answered another question. Nor does it say what files it was made
         with that others stand in for.
 
     Raises
     ------
     PlannerError
-        Everything in the file that contradicts itself, its network or what is changed.
+        What in the file contradicts itself or what is changed, but for its plan.
     """
     from planner.schema.plan import Prediction
 
@@ -94,7 +117,7 @@ def plan_question(
         raise InputFileError(problems) from None
     if resolved.space != kind.space:
         raise UsageError(kind.other_question(resolved.cluster))
-    return document, request, space_of(resolved).plan_of(document, loaded.document)
+    return document, space_of(resolved)
 
 
 def request_from_document(document: PlanDocument, folder: Path) -> Request:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
 from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
-from costmodel.tolerances import PROOF_SLACK
+from costmodel.tolerances import EQUAL, PROOF_SLACK
 from planner.core.answer import (
     Answer,
     Assumption,
@@ -36,7 +37,7 @@ from planner.core.numbers import byte_text
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved, resolve
 from planner.spaces.base import Found, PlanSpace, check_framework
-from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
+from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words, split_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ _TERMS = {
     "exposed_exchange_s": "exposed gradient exchange",
     "bubble_s": "the pipeline bubble",
 }
+# What a table of changes calls all splits together, where there are more runs of layers than a table has room for.
+_ALL_SPLITS, _MOST_RUNS = "workers and splits", 12
 
 
 def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
@@ -498,6 +501,45 @@ class LayerwisePlanSpace(PlanSpace):
     def split_layers(self, estimate: Estimate) -> Sequence[LayerCost]:
         return estimate.tables["layers"]
 
+    def differing(self, plan: Plan, other: Plan) -> Mapping[str, tuple[str, str]]:
+        """Micro-batches, then runs of layers that are split otherwise; all splits at once where the workers or the stages differ."""
+        texts: dict[str, tuple[str, str]] = {}
+        if plan.num_micro_batches != other.num_micro_batches:
+            texts["micro-batches"] = (str(plan.num_micro_batches), str(other.num_micro_batches))
+        if (plan.workers, plan.stages) != (other.workers, other.stages):
+            return {**texts, _ALL_SPLITS: (f"{plan.workers} workers", f"{other.workers} workers")}
+        found = {name: (_split_text(plan, run[0]), _split_text(other, run[0])) for name, run in self._runs(plan, other)}
+        return {**texts, **(found if len(found) <= _MOST_RUNS else {_ALL_SPLITS: ("", "")})}
+
+    def _runs(self, plan: Plan, other: Plan) -> list[tuple[str, list[int]]]:
+        """Neighbouring layers whose splits differ between two plans in the same way."""
+        names = [layer.name for layer in self.resolved.workload.graph.layers]
+        both = [_split_key(plan, n) + _split_key(other, n) for n in range(len(names))]
+        found = []
+        for _, group in itertools.groupby(range(len(names)), key=lambda n: both[n]):
+            run = list(group)
+            if _split_key(plan, run[0]) != _split_key(other, run[0]):
+                found.append((names[run[0]] if len(run) == 1 else f"{names[run[0]]}-{names[run[-1]]}", run))
+        return found
+
+    def part_way(self, plan: Plan, other: Plan, names: Collection[str]) -> Plan | None:
+        micro_batches = (other if "micro-batches" in names else plan).num_micro_batches
+        if _ALL_SPLITS in names:
+            changed = dataclasses.replace(other, num_micro_batches=micro_batches)
+        else:
+            theirs = {n for name, run in self._runs(plan, other) if name in names for n in run}
+            sources = [other if n in theirs else plan for n in range(len(plan.splits))]
+            changed = dataclasses.replace(
+                plan,
+                num_micro_batches=micro_batches,
+                splits=tuple(source.splits[n] for n, source in enumerate(sources)),
+                collectives=tuple(source.collectives[n] for n, source in enumerate(sources)),
+            )
+        return None if self.for_plan(changed).broken(changed) else changed
+
+    def has_all_below(self, score: float, outcome: Outcome) -> bool:
+        return outcome.rest_bound >= score * (1 - EQUAL)
+
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
         free = dataclasses.replace(
             self.resolved.request, space="layers", family=None, fix=(), diverse=False, top=top, gpus=gpus
@@ -525,6 +567,15 @@ class LayerwisePlanSpace(PlanSpace):
         from planner.spaces.layers.scaling import layer_study
 
         return layer_study(self, answer, progress)
+
+
+def _split_key(plan: Plan, layer: int) -> tuple[object, ...]:
+    return plan.splits[layer], plan.collectives[layer]
+
+
+def _split_text(plan: Plan, layer: int) -> str:
+    collective = plan.collectives[layer]
+    return split_in_words(plan.splits[layer]) + (f", {collective}" if collective else "")
 
 
 def _why(best: RankedPlan, data: RankedPlan | None) -> list[Note]:

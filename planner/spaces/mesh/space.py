@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from costmodel.mesh.tensor_parallel import expert_load, expert_spread
 from costmodel.network.graph import Graph
 from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
+from costmodel.tolerances import EQUAL
 from planner.core.answer import (
     Answer,
     Assumption,
@@ -37,7 +38,7 @@ from planner.core.answer import (
     Setting,
 )
 from planner.core.capacity import limit_notes
-from planner.core.errors import UsageError
+from planner.core.errors import SearchInterrupted, UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, percent
 from planner.core.objectives import check_rates
@@ -434,6 +435,34 @@ class MeshPlanSpace(PlanSpace):
         ranked = estimate.ranked
         check = split_plan(self.model, ranked.plan, ranked.memory_capacity_bytes)
         return dataclasses.replace(estimate, details={**estimate.details, "split": check})
+
+    # -- from one plan to another
+
+    most_better = 50
+    better_plans = "plans that differ in tp, ep, pp, ZeRO stage, number of micro-batches or schedule"
+    follows = " Replicas fill the GPUs, and micro-batches the batch."
+
+    def differing(self, plan: MeshPlan, other: MeshPlan) -> Mapping[str, tuple[str, str]]:
+        found: Mapping[str, tuple[str, str]] = self.module("steps").differing(plan, other)
+        return found
+
+    def part_way(self, plan: MeshPlan, other: MeshPlan, names: Collection[str]) -> MeshPlan | None:
+        changed: MeshPlan | None = self.module("steps").part_way(self, plan, other, names)
+        return changed
+
+    def better_than(self, score: float) -> tuple[int, bool]:
+        below = score * (1 - EQUAL)
+        settings = dataclasses.replace(
+            self.settings(), top=self.most_better, distinct=DISTINCT, cutoff=below, effort=EFFORT
+        )
+        outcome = self.outcome(settings)
+        if outcome.interrupted:
+            raise SearchInterrupted(None)
+        better = sum(1 for candidate in outcome.candidates if candidate.score < below)
+        return better, better < self.most_better and not outcome.out_of_time
+
+    def is_possible(self) -> bool:
+        return not self.module("diagnose").DIAGNOSIS(self).is_empty(fixed_by(self.request))
 
     def plan_entry(self, plan: MeshPlan) -> Mapping[str, Any]:
         return mesh_entry(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -368,6 +368,29 @@ class ServingPlanSpace(PlanSpace):
             chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
         defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
         return plan, defaults
+
+    # -- from one plan to another
+
+    most_better = 10_000
+    better_plans = "choices of degrees"
+    follows = " Replicas fill the GPUs."
+
+    def differing(self, plan: ServingPlan, other: ServingPlan) -> Mapping[str, tuple[str, str]]:
+        """Replicas follow: they fill the GPUs."""
+        texts = {"GPUs": (str(plan.workers), str(other.workers)), **super().differing(plan, other)}
+        return {name: both for name, both in texts.items() if name != "dp" and both[0] != both[1]}
+
+    def part_way(self, plan: ServingPlan, other: ServingPlan, names: Collection[str]) -> ServingPlan | None:
+        fields = [name for name in names if name != "GPUs"]
+        changed = dataclasses.replace(plan, **{name: getattr(other, name) for name in fields})
+        dp, rest = divmod((other if "GPUs" in names else plan).workers, changed.tp * changed.pp)
+        if rest or not dp:
+            return None
+        changed = dataclasses.replace(changed, dp=dp)
+        return None if self.broken(changed) else changed
+
+    def has_all_below(self, score: float, outcome: ServingOutcome) -> bool:
+        return not outcome.out_of_time and len(outcome.candidates) < self.most_better
 
     def tables(self, plan: ServingPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
         from costmodel.serving.model import serving_layer_rows

@@ -1,0 +1,236 @@
+"""The answer of ``planner why-not`` in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from costmodel.tolerances import EQUAL
+from planner.comparison.differences import compare_items
+from planner.comparison.report import memory_sentence, why
+from planner.comparison.why_not import Step, WhyNot
+from planner.core.answer import Answer, Estimate, RankedPlan
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.notes import note_entry
+from planner.core.numbers import byte_text, byte_unit, duration_text, significant, time_unit, used_of_total
+from planner.report.documents import RESULT_VERSION
+from planner.report.tables import compared_words
+from planner.spaces.ask import predicted
+from planner.spaces.items import item_of
+
+if TYPE_CHECKING:
+    from planner.spaces.base import PlanSpace
+
+__all__ = ["verdict", "why_not_report"]
+
+_PLAN, _FIRST = "this plan", "the first plan"
+
+
+def why_not_report(answer: WhyNot, warnings: Sequence[str] = ()) -> Report:
+    """Whether a plan is legal and fits, how many are better, and what each difference costs, in every form.
+
+    Parameters
+    ----------
+    answer : WhyNot
+    warnings : sequence of str
+        What no longer holds of a plan file.
+    """
+    return Report(
+        blocks=lambda: _blocks(answer, warnings),
+        data=lambda: _document(answer, warnings),
+        records=lambda: [_step_record(step) for step in answer.steps],
+    )
+
+
+def verdict(answer: WhyNot) -> str:
+    """Say it in one sentence: legal, fits, how it stands against the first plan."""
+    if answer.plan is None:
+        return "The plan is not legal." if answer.broken else "No plan with these settings fits."
+    ranked = answer.plan.ranked
+    is_good = ranked.fits and not answer.misfit
+    fits = "fits" if is_good else "does not fit" if not ranked.fits else "misses a limit"
+    if answer.broken:
+        start = f"The plan is not legal. The nearest legal plan ({answer.legal[0].change}) {fits}"
+    else:
+        start = f"The plan is legal {'and' if is_good else 'but'} {fits}"
+    if answer.first is None:
+        return f"{start}; nor does any other plan."
+    if answer.is_first:
+        return f"{start}. It is the first plan."
+    ratio = answer.first.best.score / ranked.score
+    than = compared_words(ratio, answer.first.objective)
+    simpler = ", which is simpler" if ratio > 1 + EQUAL and answer.first.fastest is not None and is_good else ""
+    return f"{start}. It is {than} the first plan{simpler}."
+
+
+def _blocks(answer: WhyNot, warnings: Sequence[str]) -> list[Block]:
+    blocks: list[Block] = [Sentence(verdict(answer), strong=True), Facts(tuple(_facts(answer, warnings)))]
+    if answer.legal:
+        blocks += [Heading("Nearest legal settings (one is changed)"), _legal_table(answer)]
+    if answer.steps and answer.plan is not None:
+        order = _ORDER.format(follows=_space_of(answer.plan).follows)
+        blocks += [Heading("What each difference costs"), _step_table(answer), Sentence(order)]
+    return blocks
+
+
+_ORDER = (
+    "Each line changes one more setting, in this order, until the plan is the first plan; settings that work only together change "
+    "together.{follows} In another order each line differs, and the sum does not."
+)
+
+
+def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
+    facts = [("Not legal", text) for text in answer.broken]
+    if answer.plan is not None:
+        ranked = answer.plan.ranked
+        chosen = " (what was left open is chosen by a search: the best with these settings)" if answer.filled_in else ""
+        facts.append(("Nearest plan" if answer.broken else "Plan", f"{ranked.summary}{chosen}"))
+        room = ranked.memory_capacity_bytes - ranked.memory_bytes_per_gpu
+        memory = f"{used_of_total(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)} per GPU"
+        facts.append(("Memory", f"{memory}, {byte_text(abs(room))} {'to spare' if room >= 0 else 'too much'}"))
+    if answer.misfit:
+        facts.append(("What fits", answer.misfit))
+    if answer.first is None:
+        facts.append(("First plan", f"none: {answer.no_plan}"))
+    else:
+        facts.append(("First plan", f"{answer.first.best.summary}: {duration_text(answer.first.best.step_time_s)}"))
+    facts += [("Better plans", text) for text in [_rank(answer)] if text]
+    facts += zip(("Time", "Memory needed"), _reasons(answer), strict=False)
+    notes = () if answer.plan is None else answer.plan.notes
+    return [*facts, *(("Note", str(note)) for note in notes), *(("Warning", text) for text in warnings)]
+
+
+def _rank(answer: WhyNot) -> str:
+    if answer.plan is None or answer.first is None:
+        return ""
+    what = _space_of(answer.plan).better_plans
+    if not answer.is_counted:
+        least = f"at least {answer.better:,}" if answer.better else "some"
+        return f"{least} ({what}); the search did not count further"
+    return f"{answer.better:,} ({what})" if answer.better else f"none ({what})"
+
+
+def _space_of(answer: Answer | Estimate) -> PlanSpace:
+    return cast("PlanSpace", answer.space)  # as every answer has it
+
+
+def _reasons(answer: WhyNot) -> list[str]:
+    """Which terms of time and memory the first plan saves and pays."""
+    if answer.plan is None or answer.first is None or not answer.steps:
+        return []
+    first = predicted(_space_of(answer.first), answer.first.best.plan)
+    items = [item_of(_PLAN, answer.request, answer.plan), item_of(_FIRST, answer.request, first)]
+    comparison = compare_items(items)
+    return [text[:1].upper() + text[1:] for text in (why(comparison, 1), memory_sentence(comparison, 1))]
+
+
+def _legal_table(answer: WhyNot) -> Table:
+    plans = [legal.plan for legal in answer.legal]
+    unit = time_unit(min(plan.step_time_s for plan in plans))
+    return Table(
+        columns=(
+            Column("", tuple(legal.change for legal in answer.legal), is_text=True),
+            Column("best plan with it", tuple(p.summary for p in plans), 2, is_text=True, flexible=True, plans=True),
+            Column("GPUs", tuple(f"{plan.workers:,}" for plan in plans), 1),
+            Column("time", tuple(significant(plan.step_time_s / unit.size) for plan in plans), unit=unit.name),
+            Column("memory", tuple(_memory(plan) for plan in plans), unit="per GPU"),
+            Column("fits", tuple("yes" if plan.fits else "no" for plan in plans), is_text=True),
+        )
+    )
+
+
+def _memory(plan: RankedPlan) -> str:
+    return used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
+
+
+def _step_table(answer: WhyNot) -> Table:
+    assert answer.plan is not None
+    start, steps = answer.plan.ranked, answer.steps
+    plans = [start, *(step.plan for step in steps)]
+    time, size = time_unit(start.step_time_s), byte_unit(start.memory_bytes_per_gpu)
+    word = "step" if start.get("ttft_s") is None else "token"
+    last = plans[-1]
+    times = [step.change_s for step in steps] + [last.step_time_s - start.step_time_s]
+    memory = [step.change_bytes for step in steps] + [last.memory_bytes_per_gpu - start.memory_bytes_per_gpu]
+    rows = [start, *(step.plan for step in steps), last]
+    columns = [
+        Column("change", (_PLAN, *(_change_text(step) for step in steps), "all changes"), is_text=True, flexible=True),
+        Column(
+            f"time per {word}", tuple(significant(plan.step_time_s / time.size) for plan in rows), 2, unit=time.name
+        ),
+        Column("change", ("", *(_signed(value / time.size) for value in times)), unit=time.name),
+        Column("memory", tuple(significant(plan.memory_bytes_per_gpu / size.size) for plan in rows), 2, unit=size.name),
+        Column("change", ("", *(_signed(value / size.size) for value in memory)), unit=size.name),
+        Column("fits", tuple("yes" if plan.fits else "no" for plan in rows), 3, is_text=True),
+    ]
+    if start.get("output_tokens_per_s") is not None:
+        rates = tuple(significant(plan["output_tokens_per_s"]) for plan in rows)
+        columns.insert(1, Column("output", rates, unit="tokens/s"))
+    columns.append(Column("plan", tuple(plan.summary for plan in rows), 4, is_text=True, flexible=True, plans=True))
+    return Table(columns=tuple(columns), total=True)
+
+
+def _change_text(step: Step) -> str:
+    return " and ".join(
+        f"{name} {before} -> {after}" if before or after else name
+        for name, (before, after) in zip(step.names, step.texts, strict=True)
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{significant(value)}"
+
+
+# -- for programs -------------------------------------------------------------------------------------------------------
+
+
+def _document(answer: WhyNot, warnings: Sequence[str]) -> dict[str, Any]:
+    plan, first = answer.plan, answer.first
+    ranked = None if plan is None else plan.ranked
+    return {
+        "schema_version": RESULT_VERSION,
+        "model": answer.request.model,
+        "gpus": answer.request.gpus,
+        "objective": None if plan is None else plan.objective,
+        "legal": not answer.broken,
+        "broken": list(answer.broken),
+        "nearest_legal": [{"change": legal.change, **_figures(legal.plan)} for legal in answer.legal],
+        "fits": answer.is_good if ranked is None or not answer.misfit else False,
+        "misfit": answer.misfit or None,
+        "filled_in": answer.filled_in,
+        "plan": None if ranked is None else _figures(ranked),
+        "first": None if first is None else _figures(first.best),
+        "no_plan": answer.no_plan or None,
+        "is_first": answer.is_first,
+        "relative_score": None if ranked is None or first is None else ranked.score / first.best.score,
+        "better_plans": None if ranked is None or first is None else answer.better,
+        "better_plans_counted": answer.is_counted,
+        "better_plans_of": None if plan is None else _space_of(plan).better_plans,
+        "steps": [_step_record(step) for step in answer.steps],
+        "why": _reasons(answer),
+        "verdict": verdict(answer),
+        "notes": [] if plan is None else [note_entry(note) for note in plan.notes],
+        "warnings": list(warnings),
+    }
+
+
+def _figures(plan: RankedPlan) -> dict[str, Any]:
+    return {
+        "summary": plan.summary,
+        "workers": plan.workers,
+        "step_time_s": plan.step_time_s,
+        "memory_bytes_per_gpu": plan.memory_bytes_per_gpu,
+        "memory_capacity_bytes": plan.memory_capacity_bytes,
+        "fits": plan.fits,
+    }
+
+
+def _step_record(step: Step) -> dict[str, Any]:
+    return {
+        "settings": list(step.names),
+        "before": [before for before, _ in step.texts],
+        "after": [after for _, after in step.texts],
+        "change_s": step.change_s,
+        "change_bytes": step.change_bytes,
+        **_figures(step.plan),
+    }
