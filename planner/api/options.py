@@ -294,9 +294,13 @@ class _Network(TypedDict, total=False):
     etp: Annotated[Degrees | None, _degree("etp", "Tensor parallel degree inside an expert.", rare=True)]
     pp: Annotated[Degrees | None, _degree("pp", "Pipeline stages.")]
     vpp: Annotated[Degrees | None, _degree("vpp", "Virtual stages (chunks) per pipeline rank.")]
-    dp: Annotated[Degrees | None, _degree("dp", "Data parallel degree: --dp-replicate x --dp-shard.")]
-    dp_replicate: Annotated[Degrees | None, _degree("dp-replicate", "Data parallel ranks that keep their own copy.")]
-    dp_shard: Annotated[Degrees | None, _degree("dp-shard", "Data parallel ranks that share one copy under ZeRO.")]
+    dp: Annotated[Degrees | None, _degree("dp", "Data parallel degree, replicas that share a copy (--zero) or not.")]
+    dp_replicate: Annotated[
+        Degrees | None, _degree("dp-replicate", "Data parallel ranks that keep their own copy.", rare=True)
+    ]
+    dp_shard: Annotated[
+        Degrees | None, _degree("dp-shard", "Data parallel ranks that share one copy under ZeRO.", rare=True)
+    ]
     zero: Annotated[
         Degrees | None,
         Option(
@@ -342,6 +346,7 @@ class _Network(TypedDict, total=False):
             "Cut tensors between split matrices along the positions.",
             panel=MESH,
             field="flags:sequence_parallel",
+            rare=True,
         ),
     ]
     cp_kind: Annotated[
@@ -403,6 +408,7 @@ class _Mode(TypedDict, total=False):
             "roofline, or paleo (the program of the paper). Default: roofline.",
             panel=COSTS,
             words="roofline paleo",
+            rare=True,
         ),
     ]
     ppp_comp: Annotated[
@@ -509,6 +515,7 @@ class _Serving(TypedDict, total=False):
             panel=SERVING,
             words="fp32 fp16 bf16 fp8 int8 nvfp4",
             field="kv",
+            rare=True,
         ),
     ]
     max_batch: Annotated[
@@ -531,6 +538,7 @@ class _Serving(TypedDict, total=False):
             panel=SERVING,
             field="serving_degrees:prefill_chunk",
             read=partial(Values.bounds, least=0, most=_MOST_TOKENS),
+            rare=True,
         ),
     ]
     prefill_batch: Annotated[
@@ -552,7 +560,7 @@ class _Space(TypedDict, total=False):
 
     space: Annotated[
         str | None,
-        Option("--space", "NAME", _SPACES, panel=SPACE, words="planner.core.request:CHOICES"),
+        Option("--space", "NAME", _SPACES, panel=SPACE, words="planner.core.request:CHOICES", rare=True),
     ]
     family: Annotated[
         str | None,
@@ -639,6 +647,7 @@ class _Proof(_TimeLimit, total=False):
             "Stop when no plan can be better by more than X, as in 1%. Default: 0.",
             panel=SEARCH,
             read=Values.ratio,
+            rare=True,
         ),
     ]
     seed: Annotated[

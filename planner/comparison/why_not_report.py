@@ -81,6 +81,8 @@ _ORDER = (
 
 def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
     facts = [("Not legal", text) for text in answer.broken]
+    if answer.broken and answer.plan is None:
+        facts.append(("Nearest plan", "none: no other value of one setting alone makes it legal"))
     if answer.plan is not None:
         ranked = answer.plan.ranked
         chosen = " (what was left open is chosen by a search: the best with these settings)" if answer.filled_in else ""
@@ -89,9 +91,9 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
         memory = f"{used_of_total(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)} per GPU"
         facts.append(("Memory", f"{memory}, {byte_text(abs(room))} {'to spare' if room >= 0 else 'too much'}"))
     if answer.misfit:
-        facts.append(("What fits", answer.misfit))
+        facts.append(("Fits", answer.misfit))
     if answer.first is None:
-        facts.append(("First plan", f"none: {answer.no_plan}"))
+        facts.append(("First plan", "none with other settings either" if answer.misfit else f"none: {answer.no_plan}"))
     else:
         facts.append(("First plan", f"{answer.first.best.summary}: {duration_text(answer.first.best.step_time_s)}"))
     facts += [("Better plans", text) for text in [_rank(answer)] if text]

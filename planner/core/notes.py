@@ -80,6 +80,14 @@ SENTENCES: Mapping[str, str] = {
         "batch {batch} and {gpus} GPUs have no divisor[ above {shared}] in common: --batch {other_batch} takes {step_time_s:time} "
         "({plan}), {speedup:number}x faster per sample"
     ),
+    "batch_limits_gpus": (
+        "the batch limits what more GPUs bring: every data-parallel rank has one of the {batch} samples[, and {idle} of {gpus} GPUs stay "
+        "idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:number}x faster per sample"
+    ),
+    "rule_binds": (
+        "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:share} less): {rules}"
+    ),
+    "option_binds": ("{option} costs {saved:share} of the step: without it {plan} takes {step_time_s:time}"),
     # of a split per layer
     "data_parallelism_wins": (
         "data parallelism wins[: {hidden:share} of its gradient exchange hides behind the backward pass]"

@@ -405,6 +405,8 @@ def test_rare_options_are_in_the_long_help_alone(answer: Any) -> None:
     assert "  --help-all  Also show the options that are rarely needed.\n" in short
     assert len(short.splitlines()) < 0.8 * len(long.splitlines())
     assert "--help-all" not in answer("list", "--help")
+    assert answer("optimize", "-h") == short
+    assert sum(line.startswith("  -") for line in short.splitlines()) < 50  # what people use, on two screens
 
 
 def test_python_m_planner() -> None:

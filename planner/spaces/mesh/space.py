@@ -227,6 +227,7 @@ class MeshPlanSpace(PlanSpace):
         return with_first(self, self._settings_after(found), found)
 
     def finished(self, answer: Answer, found: Found) -> Answer:
+        from planner.spaces.mesh.binding import binding_notes
         from planner.spaces.mesh.notes import batch_notes, cautions, pessimistic_notes
         from planner.spaces.mesh.roles import mesh_roles
 
@@ -238,6 +239,7 @@ class MeshPlanSpace(PlanSpace):
             *cautions(self, answer.best),
             *pessimistic_notes(self, settings, answer.plans),
             *batch_notes(self, settings, answer.best),
+            *binding_notes(self, settings, answer.listed),
         )
         roles = mesh_roles(self, settings, found, answer)
         return dataclasses.replace(answer, notes=(*answer.notes, *more), roles=roles)

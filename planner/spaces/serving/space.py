@@ -343,10 +343,13 @@ class ServingPlanSpace(PlanSpace):
             raise UsageError("\n".join(problems))
         tp, pp = values.get("tp", 1), values.get("pp", 1)
         if gpus % (tp * pp):
-            raise UsageError(
-                f"--gpus {gpus}: tp {tp} x pp {pp} = {tp * pp} does not divide it; use --gpus {near_multiples(gpus, tp * pp)}, or other "
-                "degrees"
+            near = near_multiples(gpus, tp * pp)
+            problem = (
+                f"--gpus {gpus}: tp {tp} x pp {pp} = {tp * pp} does not divide it; use --gpus {near}, or other degrees"
             )
+            # Rules about experts read the replicas, too, which nobody knows now.
+            others = [] if self.shape.experts else self.broken(ServingPlan(tp=tp, pp=pp))
+            raise UsageError("\n".join([problem, *others]))
         dp = gpus // (tp * pp)
         if values.setdefault("dp", dp) != dp:
             together = tp * pp * values["dp"]

@@ -54,7 +54,7 @@ def mesh_space(**mesh: int) -> PlanSpace:
 
 
 def test_every_difference_of_a_mesh_plan_has_its_cost(said: Callable[..., tuple[str, str]]) -> None:
-    found = asked(said, *TINY, "--tp", "2", "--pp", "2")
+    found = asked(said, *TINY, "--tp", "2", "--pp", "2", "--micro-batch", "1")
     assert found["legal"]
     assert found["fits"]
     adds_up(found)
@@ -63,10 +63,15 @@ def test_every_difference_of_a_mesh_plan_has_its_cost(said: Callable[..., tuple[
     first = found["steps"][0]
     assert (first["settings"], first["before"]) == (["tp"], ["2"])
     assert "pp 2" in first["summary"]
+
+
+@pytest.mark.exact
+def test_the_plan_and_the_first_are_what_searches_find(said: Callable[..., tuple[str, str]]) -> None:
+    found = asked(said, *TINY, "--tp", "2", "--pp", "2", "--micro-batch", "1")
     # The first plan is the one that a search names first, and the plan the best with these settings.
     free = json.loads(said("optimize", *TINY, "--json", "--quiet")[0])
     assert found["first"]["step_time_s"] == (free["refined"] or free["plans"][0])["step_time_s"]
-    fixed = ("--tp", "2", "--pp", "2", "--fastest", "--top", "1")
+    fixed = ("--tp", "2", "--pp", "2", "--micro-batch", "1", "--fastest", "--top", "1")
     best = json.loads(said("optimize", *TINY, *fixed, "--json", "--quiet")[0])["plans"][0]
     assert found["plan"]["step_time_s"] == best["step_time_s"]
 
@@ -172,6 +177,30 @@ def test_serving(said: Callable[..., tuple[str, str]]) -> None:
     assert found["better_plans_counted"]
     assert found["better_plans"] >= worse["rank"]
     assert mine > 0
+
+
+def test_serving_that_is_not_legal(said: Callable[..., tuple[str, str]]) -> None:
+    question = ("llama3-8b", "--mode", "inference", "--gpus", "4", "--prompt", "512", "--output-tokens", "64")
+    found = asked(said, *question, "--tp", "3", "--max-batch", "8", code=1)
+    text = "\n".join(found["broken"])
+    assert "--gpus 4: tp 3 x pp 1 = 3 does not divide it" in text
+    assert "tp 3 does not divide the 32 attention heads" in text
+    assert {legal["change"] for legal in found["nearest_legal"]} >= {"--tp 2", "--tp 4"}
+
+
+def test_several_kinds_of_gpus(said: Callable[..., tuple[str, str]]) -> None:
+    question = ("gpt3-125m", "--cluster", "h100-a100", "--gpus", "4", "--batch", "8")
+    found = asked(said, *question, "--tp", "4")
+    adds_up(found)
+    assert "pipelines" in [name for step in found["steps"] for name in step["settings"]]
+
+
+def test_a_plan_that_no_single_change_makes_legal(said: Callable[..., tuple[str, str]]) -> None:
+    wrong = ("--tp", "5", "--ep", "4")
+    found = asked(said, *TINY, *wrong, code=1)
+    assert (found["legal"], found["nearest_legal"], found["plan"]) == (False, [], None)
+    assert found["first"]["fits"]
+    assert "no other value of one setting" in said("why-not", *TINY, *wrong, code=1)[0]
 
 
 def test_a_plan_file_and_one_with_broken_rules(said: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
