@@ -94,6 +94,7 @@ SECTIONS = (
     ("breakdown", "planner explain, planner estimate"),
     ("compare", "planner compare"),
     ("why-not", "planner why-not"),
+    ("check", "planner check"),
     ("validation", "planner validate"),
     ("measure", "planner measure"),
     ("detect", "planner detect"),

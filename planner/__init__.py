@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         load_model,
     )
     from planner.api.calls import Interrupted
+    from planner.api.checking import Check, check
     from planner.api.comparison import Comparison, compare
     from planner.api.exports import Export, export
     from planner.api.placement import Placement, place
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from planner.importers.torch_program import from_torch
 
 __all__ = [
+    "Check",
     "Comparison",
     "Estimate",
     "Explanation",
@@ -75,6 +77,7 @@ __all__ = [
     "Validation",
     "WhyNot",
     "__version__",
+    "check",
     "compare",
     "estimate",
     "explain",
@@ -122,6 +125,7 @@ _MODULES = {
         "load_device",
         "load_model",
     ),
+    "planner.api.checking": ("Check", "check"),
     "planner.api.comparison": ("Comparison", "compare"),
     "planner.api.exports": ("Export", "export"),
     "planner.api.placement": ("Placement", "place"),

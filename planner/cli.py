@@ -37,6 +37,7 @@ _COMMANDS = {
     "size": ("planner.commands.studies", "size", "How many of which GPUs meet a deadline and a budget."),
     "place": ("planner.commands.place", "place", "Place an operator graph on devices, optimally."),
     "validate": ("planner.commands.measurements", "validate", "Score predictions against measurements."),
+    "check": ("planner.commands.check", "check", "Compare the log of a run with its prediction."),
     "measure": ("planner.commands.machine", "measure", "Time kernels and collectives on this machine."),
     "detect": ("planner.commands.machine", "detect", "Describe this machine as a cluster file."),
     "calibrate": ("planner.commands.measurements", "calibrate", "Fit the cost model to your own measurements."),

@@ -122,6 +122,7 @@ LAYERS = (
     "exporters",
     "measurements",
     "calibration",
+    "logs",
     "detect",
     "measure",
     "placement",

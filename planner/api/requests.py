@@ -426,7 +426,7 @@ def question_about_plan(
     given : mapping
         Options by keyword, and perhaps ``model``.
     plan : path, document of a plan (mapping) or None
-    run_from : (trainer, path) or None
+    run_from : (trainer, path or Run) or None
         What runs today, whose settings count where no option says otherwise.
     values : Values
     command_line : str
@@ -448,9 +448,10 @@ def question_about_plan(
     if plan is None:
         given = with_gpus(options, given, values, "gpus")
     if run_from is not None:
-        from planner.exporters.runs import with_run
+        from planner.exporters.runs import Run, with_run
 
-        given, stages, notes = with_run(given, run_from[0], Path(run_from[1]))
+        source = run_from[1]
+        given, stages, notes = with_run(given, run_from[0], source if isinstance(source, Run) else Path(source))
     if plan is None:
         request = request_of(options, given, values, command_line, stages=stages)
         if "gpus" not in given:

@@ -24,7 +24,7 @@ __all__ = ["MODEL", "RUN_FROM", "GroupedCommand", "Typed", "argument", "command"
 
 _REST, _ALL = "Help", "--help-all"
 # Options that name what is written; every other file that is named is read.
-_WRITTEN = frozenset({"output", "export", "export_workload", "html", "plot", "trace", "output_dir"})
+_WRITTEN = frozenset({"output", "export", "export_workload", "html", "plot", "trace", "output_dir", "row", "calibrate"})
 
 RUN_FROM = {
     "run_from": Option(

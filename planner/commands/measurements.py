@@ -14,7 +14,7 @@ from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Progress, emit, output_of, refused_rows, remark
 from planner.files.output import write_atomically
 
-__all__ = ["calibrate", "validate"]
+__all__ = ["calibrate", "calibration_name", "validate"]
 
 _VALIDATE = {
     "by": Option("--by", "COLUMN", "Also score the rows of each file apart by the text of this column.", panel=OUTPUT),
@@ -193,7 +193,14 @@ def _name(values: Values, given: str | None, path: Path | None) -> str:
         values.add(
             f"--name {given[:70]}: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _"
         )
-    if given is not None:
-        return given
+    return calibration_name(path) if given is None else given
+
+
+def calibration_name(path: Path | None) -> str:
+    """Name of a calibration after its file.
+
+    >>> calibration_name(Path("my cluster.yaml")), calibration_name(None)
+    ('my-cluster', 'calibration')
+    """
     word = re.sub(r"[^A-Za-z0-9_@+-]+", "-", path.stem if path is not None else "")[:64].lstrip("-@+")
     return word or "calibration"

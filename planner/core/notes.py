@@ -88,6 +88,38 @@ SENTENCES: Mapping[str, str] = {
         "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:share} less): {rules}"
     ),
     "option_binds": ("{option} costs {saved:share} of the step: without it {plan} takes {step_time_s:time}"),
+    # of a log beside its prediction
+    "check_largest_part": "{part} makes most of the difference: {measured_s:time} measured, {predicted_s:time} predicted",
+    "check_slow_steps": (
+        "{slow} of {steps} steps take over 1.2 times the median (lines {lines}): without them the mean step would be {saved:share} "
+        "shorter; look for checkpoints, evaluations, a slow node"
+    ),
+    "check_drift": (
+        "the last fifth of the steps takes {share:share} {than} the first: look at clocks (heat), at the lengths of samples and at the "
+        "balance of experts"
+    ),
+    "check_stragglers": (
+        "ranks wait up to {waits_s:time} a step for the slowest one in {timer} ({share:share} of the step): look for a slow device or "
+        "node, or uneven work"
+    ),
+    "check_uneven": "{timer} takes {slowest_s:time} on the slowest rank and {fastest_s:time} on the fastest one",
+    "check_reading": (
+        "reading batches takes {seconds:time} a step ({share:share}), which the prediction takes to be hidden: more loader workers, "
+        "faster storage or batches prepared ahead help"
+    ),
+    "check_own_timer": (
+        "DeepSpeed's timer counts {timer_s:time} of the {step_s:time} between steps; reading batches and what the program does between "
+        "steps take the rest"
+    ),
+    "check_no_parts": "the log has no times of the parts of a step[; {title} writes them with {hint}]",
+    "check_whole_run": (
+        "the time is the mean of the whole run: its start, evaluations and checkpoints are in it, so steps are shorter"
+    ),
+    "check_starts": "the program was started {starts} times; the steps of the last start count",
+    "check_few_steps": "only {steps} lines remain after the warm-up: a longer log says more",
+    "check_other_cluster": "--cluster is not given: the prediction is for {cluster}; name what the run was on",
+    "check_memory_over": "the run held {measured_bytes:bytes} per GPU, more than the prediction's device may use ({capacity_bytes:bytes})",
+    "check_calibrate": "to keep the run, and to fit the cost model to your runs once there are enough: {command}",
     # of a split per layer
     "data_parallelism_wins": (
         "data parallelism wins[: {hidden:share} of its gradient exchange hides behind the backward pass]"

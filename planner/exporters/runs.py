@@ -206,7 +206,7 @@ def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
 # -- a run and the command line ---------------------------------------------------------------------------------------------
 
 
-def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[str, Any], str, list[str]]:
+def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[dict[str, Any], str, list[str]]:
     """Fill the options that were not given from a run.
 
     Parameters
@@ -215,7 +215,8 @@ def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[s
         Options of ``planner estimate`` by keyword, and ``model``.
     trainer : str
         A name of `planner.exporters.runs.RUNS`.
-    path : Path
+    run : Path or Run
+        What is to be read, or was.
 
     Returns
     -------
@@ -227,7 +228,8 @@ def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[s
     PlannerError
         As `planner.exporters.runs.read_run`.
     """
-    run = read_run(trainer, path)
+    if isinstance(run, Path):
+        run = read_run(trainer, run)
     model = given.get("model")
     if run.network and isinstance(model, str) and model.strip():
         _check_network(run, model)

@@ -14,6 +14,7 @@ from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds
 __all__ = [
     "AnyPlacement",
     "CalibrationResult",
+    "CheckDocument",
     "CompareDocument",
     "DetectDocument",
     "LatencyDocument",
@@ -142,6 +143,54 @@ CompareDocument = record(
     memory=key(several(MemoryDifference), "Terms that add up to `memory_bytes_per_gpu`; empty where unknown."),
     why=key(list[str], "In sentences: what is compared, why a plan is faster, what its memory goes to."),
     warnings=key(list[str], "What no longer holds of the plan files."),
+)
+
+# -- planner check ----------------------------------------------------------------------------------------------------------
+
+CheckedPart = record(
+    "CheckedPart",
+    "A part of the step that timers of the log measure.",
+    part=str,
+    predicted_s=Seconds,
+    measured_s=key(Seconds, "Median over the steps that count."),
+)
+
+CheckedMemory = record(
+    "CheckedMemory",
+    "Memory of the fullest GPU.",
+    counts=key(Literal["allocated", "reserved", "used"], "What the log counts, as in the column `memory_counts`."),
+    predicted_bytes=Amount,
+    measured_bytes=Amount,
+)
+
+CheckDocument = record(
+    "CheckDocument",
+    "Answer of `planner check --json`: the log of a run beside its prediction.",
+    schema_version=Literal[1],
+    log=key(str, "The file."),
+    format=key(str, "Who wrote it, a word of `--log-format`."),
+    inside=key(bool | None, "Whether the measured step is in the interval of the prediction; null: no error model."),
+    measured_step_time_s=key(Seconds, "Median of the steps after the warm-up."),
+    measured_5th_percentile_s=Seconds,
+    measured_95th_percentile_s=Seconds,
+    lines=key(Count, "Lines about steps that count."),
+    warm_up_lines=key(Count, "Lines before them."),
+    steps_per_line=key(Count, "A line is the mean of so many steps."),
+    whole_run=key(bool, "The time is the mean of a whole run, its start included."),
+    step_time_s=key(Seconds, "The prediction."),
+    **INTERVAL,
+    model=str,
+    cluster=str,
+    framework=key(str, "Empty: a well-tuned implementation."),
+    gpus=key(int, ge=1),
+    global_batch=key(int, ge=1),
+    seq=key(int | None, "Positions of a sample."),
+    summary=key(str, "The plan in words."),
+    parts=key(several(CheckedPart), "Empty where the log has no timers."),
+    memory=key(several(CheckedMemory), "Empty where the log does not say."),
+    assumptions=key(list[dict[str, str]], "What was predicted: name, value, source."),
+    notes=list[str],
+    note_codes=list[dict[str, Any]],
 )
 
 # -- planner validate --------------------------------------------------------------------------------------------------------

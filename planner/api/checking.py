@@ -1,0 +1,205 @@
+"""`planner.check`: the log of a training run beside its prediction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from planner.api.calls import call_text, given_in_python, in_python_words, takes_options
+from planner.api.options import EstimateOptions
+from planner.api.plans import Plan
+from planner.api.requests import question_about_plan
+from planner.api.shown import Answer, Reads
+from planner.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.api.options import ModelLike
+    from planner.api.values import Values
+    from planner.core.blocks import Report
+    from planner.logs.compare import Check as Found
+
+__all__ = ["Check", "check", "checked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Check(Answer):
+    """The log of a run beside its prediction.
+
+    Attributes
+    ----------
+    raw : planner.logs.compare.Check
+        The planner's own record of the answer.
+
+    Examples
+    --------
+    >>> import planner
+    >>> from pathlib import Path
+    >>> log = Path("run.log")
+    >>> line = " iteration {:8d}/ 100 | elapsed time per iteration (ms): {:.1f} | global batch size:    32 |"
+    >>> size = log.write_text("".join(line.format(n, 9000 if n == 1 else 1700) + chr(10) for n in range(1, 11)))
+    >>> found = planner.check(log, "llama3-8b", gpus=16, tp=2, zero=1, seq=8192, cluster="dgx-h100")
+    >>> found.measured_step_time_s, found.raw.steps.warm_up, found.inside
+    (1.7, 1, True)
+    >>> found.row()["step_time_ms"]
+    '1700'
+    >>> log.unlink()
+    """
+
+    raw: Found
+
+    measured_step_time_s = Reads[float]("raw.steps.median_s", "Median of the steps after the warm-up.")
+
+    step_time_s = Reads[float]("raw.estimate.ranked.step_time_s", "The prediction.")
+
+    inside = Reads[bool | None](
+        "raw.inside", "Whether the median is in the 80 % interval of the prediction; None: it has none."
+    )
+
+    notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people: which part is off, what to look at.")
+
+    def row(self) -> dict[str, str]:
+        """Cells of a row of a table of measurements, by column: the run with its measured time and memory.
+
+        Raises
+        ------
+        UsageError
+            The columns of a table cannot say what ran.
+        """
+        from planner.logs.rows import row_of
+
+        with in_python_words():
+            return row_of(self.raw)
+
+    def __repr__(self) -> str:
+        return f"<planner.Check of {self.raw.path}: {self.measured_step_time_s:.4g} s measured, {self.step_time_s:.4g} s predicted>"
+
+    def _report(self) -> Report:
+        from planner.logs.report import check_report
+
+        return check_report(self.raw)
+
+
+@takes_options(EstimateOptions)
+def check(
+    log: str | os.PathLike[str],
+    model: ModelLike | None = None,
+    /,
+    *,
+    log_format: str | None = None,
+    plan: str | os.PathLike[str] | Plan | None = None,
+    run_from: tuple[str, str | os.PathLike[str]] | None = None,
+    **options: Unpack[EstimateOptions],
+) -> Check:
+    """Compare the log of a training run with its prediction: step time, memory, which part is off.
+
+    Parameters
+    ----------
+    log : path
+        What Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron or the Trainer of Transformers wrote.
+    model : name, path, loaded network or mapping, optional
+        The network that was trained; left out where the log says it.
+    log_format : str, optional
+        A name of `planner.logs.formats.FORMATS`; left out, the lines tell.
+    plan : Plan or path, optional
+        The plan that ran.
+    run_from : (trainer, path), optional
+        What was run, as for `planner.estimate`. Without both, the log and the options say what ran.
+    **options
+        The options of ``planner estimate``, by the same names; they count before what the log says.
+
+    Returns
+    -------
+    Check
+
+    Raises
+    ------
+    PlannerError
+        The log cannot be read, does not say enough, or is of another run.
+    TypeError
+        A keyword that does not exist.
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.check("no-such.log", "llama3-8b")
+    Traceback (most recent call last):
+    ...
+    planner.core.errors.InputFileError: no-such.log: no such file
+    """
+    with in_python_words() as values:
+        given = given_in_python(EstimateOptions, model, options)
+        call = call_text("check", [log], options)
+        document = plan.to_dict() if isinstance(plan, Plan) else plan
+        return Check(raw=checked(given, Path(log), log_format, document, run_from, values, call))
+
+
+def checked(
+    given: Mapping[str, Any],
+    path: Path,
+    log_format: str | None,
+    plan: Any,
+    run_from: Any,
+    values: Values,
+    command_line: str,
+) -> Found:
+    """Read a log, predict what ran, and compare; `values` takes the problems, and raises them all.
+
+    Parameters
+    ----------
+    given : mapping
+        Options of ``planner estimate`` by keyword, and perhaps ``model``.
+    path : Path
+        The log.
+    log_format : str or None
+    plan : path, document of a plan (mapping) or None
+    run_from : (trainer, path) or None
+    values : Values
+    command_line : str
+    """
+    from planner.exporters import exporter_of
+    from planner.files.resources import bundled_name
+    from planner.logs.compare import check_log
+    from planner.logs.read import read_log
+    from planner.logs.settings import settings_of
+
+    log = read_log(path, log_format)
+    given = dict(given)
+    if plan is None:
+        found = settings_of(path, log)
+        if run_from is None:
+            run_from = (log.known.trainer, found.run)
+        if given.get("model") is None and found.model is not None:
+            given["model"] = found.model if isinstance(found.model, str) else _in_memory(found.model)
+        device = bundled_name("devices", found.device) if found.device else None
+        if device is not None and not {"cluster", "device"} & given.keys():
+            given["device"] = device
+        if not {"framework", "calibration", "cost_model"} & given.keys():
+            given["framework"] = exporter_of(log.known.trainer).FRAMEWORK
+        if given.get("model") is None:
+            raise UsageError(f"MODEL: is missing: {path.name} does not say which network was trained")
+    predicted, notes = question_about_plan("estimate", given, plan, run_from, values, command_line)
+    values.check()
+    estimate, warnings = predicted(None)
+    if plan is None:
+        _check_stated(given, estimate, path, run_from[1])
+    return check_log(path, log, estimate, (*notes, *warnings))
+
+
+def _in_memory(content: Mapping[str, Any]) -> Any:
+    from planner.files.resources import InMemory
+
+    return InMemory("the network of the log", content)
+
+
+def _check_stated(given: Mapping[str, Any], estimate: Any, path: Path, run: Any) -> None:
+    """Raises where the work of a step was neither given nor read: a default would be compared with something else."""
+    sources = {assumption.name: assumption.source for assumption in estimate.assumptions}
+    if not sources.get("global batch", "given").startswith("given"):
+        raise UsageError(f"--batch: is missing: {path.name} does not say how many samples a step has")
+    stated = getattr(run, "options", {}) if not isinstance(run, (str, os.PathLike)) else {}
+    has_degrees = isinstance(run, (str, os.PathLike))
+    if "gpus" not in given and "nodes" not in given and "gpus" not in stated and not has_degrees:
+        raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs ran")
