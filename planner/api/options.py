@@ -23,6 +23,7 @@ from planner.api.readers import (
     as_given,
     fixes,
     known_precision,
+    one_framework,
     power,
     price,
     schedules,
@@ -274,16 +275,6 @@ class _Network(TypedDict, total=False):
         ),
     ]
     calibration: Calibration
-    framework: Annotated[
-        FrameworkLike | None,
-        Option(
-            "--framework",
-            "NAME|FILE",
-            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: a "
-            "well-tuned implementation.",
-            words="kind:frameworks",
-        ),
-    ]
     # A plan over a device mesh: fixed, or bounded for a search.
     tp: Annotated[
         Degrees | None,
@@ -386,6 +377,20 @@ class _Network(TypedDict, total=False):
                 allowed=_OFFLOADED,
                 meant=dict.fromkeys(("both", "all", "true"), "'optimizer,activations'?"),
             ),
+        ),
+    ]
+
+
+class _Framework(TypedDict, total=False):
+    framework: Annotated[
+        FrameworkLike | None,
+        Option(
+            "--framework",
+            "NAME|FILE",
+            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: a "
+            "well-tuned implementation.",
+            words="kind:frameworks",
+            read=one_framework,
         ),
     ]
 
@@ -707,7 +712,7 @@ class _First(TypedDict, total=False):
     ]
 
 
-class EstimateOptions(_OnePlan, total=False):
+class EstimateOptions(_OnePlan, _Framework, total=False):
     """Keywords of `planner.estimate`."""
 
     gpus: Annotated[
@@ -756,6 +761,19 @@ _USUAL = ("gpus", "nodes", "cluster", "device", "batch", "seq", "framework", "pr
 class OptimizeOptions(_OnePlan, _First, _Objective, _Proof, _Solver, total=False):
     """Keywords of `planner.optimize`."""
 
+    framework: Annotated[
+        "FrameworkLike | Sequence[FrameworkLike] | None",
+        Option(
+            "--framework",
+            "LIST",
+            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Several "
+            "(torchtitan,megatron-lm) are searched one by one and compared; auto: all that can run the network and be exported. "
+            "Default: a well-tuned implementation.",
+            words="kind:frameworks",
+            is_list=True,
+        ),
+    ]
+
     gpus: Annotated[
         int | None,
         Option(
@@ -774,7 +792,7 @@ class OptimizeOptions(_OnePlan, _First, _Objective, _Proof, _Solver, total=False
     diverse: Annotated[bool | None, Option("--diverse/--no-diverse", None, _DIVERSE, panel=SEARCH, rare=True)]
 
 
-class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
+class ScaleOptions(_Hardware, _Device, _Length, _Network, _Framework, _Mode, total=False):
     """Keywords of `planner.scale`."""
 
     nodes: Annotated[
@@ -837,7 +855,7 @@ class _Jobs(TypedDict, total=False):
     ]
 
 
-class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=False):
+class SweepOptions(_Device, _Network, _Framework, _Objective, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.sweep`."""
 
     nodes: Annotated[
@@ -881,7 +899,7 @@ class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=F
     fresh: Annotated[bool, Option("--fresh", None, "Search everything again, whatever a journal has.", panel=SEARCH)]
 
 
-class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, total=False):
+class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.size`."""
 
     tokens: Annotated[

@@ -69,7 +69,7 @@ def optimize(
         request = search_request(given_in_python(OptimizeOptions, model, options), values, call)
         values.check()
         try:
-            from planner.spaces.ask import optimize as search
+            from planner.comparison.frameworks import optimize as search
 
             return _found(search(request, progress))
         except SearchInterrupted as stopped:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UnknownName, did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
-from planner.core.request import imported
+from planner.core.request import AUTO, imported
 
 __all__ = [
     "COSTS",
@@ -25,6 +26,7 @@ __all__ = [
     "as_given",
     "fixes",
     "known_precision",
+    "one_framework",
     "power",
     "price",
     "schedules",
@@ -105,6 +107,21 @@ class Option:
 
 def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a reader
     """Leave it as it is: the name of a file, or what is read together with other options."""
+    return value
+
+
+def one_framework(values: Values, label: str, value: Any) -> Any:
+    """Leave the name of a framework as it is; several are for a search."""
+    if isinstance(value, str) and not Path(value).exists():
+        if value.strip().lower() == AUTO:
+            values.add(
+                f"{label} {AUTO}: is the framework of the file that --from names; 'planner optimize --framework {AUTO}' compares all that "
+                "can run the network"
+            )
+        elif "," in value:
+            values.add(
+                f"{label} {value}: are several; name one here, or compare them: 'planner optimize --framework {value}'"
+            )
     return value
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from planner.api.calls import reference_to
 from planner.api.options import (
     EstimateOptions,
     ExplainOptions,
@@ -19,10 +20,10 @@ from planner.api.options import (
     options_of,
 )
 from planner.api.readers import SERVING, Option
-from planner.api.values import Values, as_flag
+from planner.api.values import Values, as_flag, listed
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
-from planner.core.request import SPACES, Request, imported
+from planner.core.request import AUTO, SPACES, Request, imported
 from planner.question.fixed import data_fields, no_such_division, single
 
 if TYPE_CHECKING:
@@ -380,9 +381,9 @@ def _check_mesh(
 def search_request(given: Mapping[str, Any], values: Values, command_line: str) -> Request:
     """The request of a search: all of a cluster with a size where the number of workers is left out."""
     options = options_of(OptimizeOptions)
-    given = with_gpus(options, given, values, "gpus")
+    given, frameworks = _several_frameworks(with_gpus(options, given, values, "gpus"), values)
     if "gpus" in given:
-        return request_of(options, given, values, command_line)
+        return request_of(options, given, values, command_line, frameworks=frameworks)
     called = values.called("gpus")
     missing = f"{called}: is missing; say how many workers there are at most, as in {called} 16"
     gpus: int | None = None
@@ -393,7 +394,30 @@ def search_request(given: Mapping[str, Any], values: Values, command_line: str) 
         if cluster is not None and cluster.max_devices is None:
             values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
         gpus = None if cluster is None else cluster.max_devices
-    return request_of(options, given, values, command_line, gpus=gpus, whole_cluster=gpus is not None)
+    whole = gpus is not None
+    return request_of(options, given, values, command_line, gpus=gpus, whole_cluster=whole, frameworks=frameworks)
+
+
+def _several_frameworks(given: Mapping[str, Any], values: Values) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The options with at most one framework, and those to compare, if there are several."""
+    stated = given.get("framework")
+    if stated is None or isinstance(stated, Mapping) or (isinstance(stated, str) and Path(stated).exists()):
+        return given, ()
+    is_one = isinstance(stated, os.PathLike)
+    parts = [stated] if is_one else listed("framework", stated)
+    others = {name: value for name, value in given.items() if name != "framework"}
+    if not parts:
+        values.add(f"{values.called('framework')}: is empty; name one or more ('planner list frameworks')")
+        return others, ()
+    names = tuple(
+        part
+        if isinstance(stated, str)
+        else reference_to("frameworks", part, "" if is_one or len(parts) == 1 else f"[{n}]")
+        for n, part in enumerate(parts)
+    )
+    if len(names) == 1 and names[0].strip().lower() != AUTO:
+        return {**others, "framework": names[0]}, ()
+    return others, names
 
 
 def _readable_cluster(name: str) -> Cluster | None:

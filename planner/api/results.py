@@ -89,6 +89,14 @@ class SearchResult(Written):
             found |= dict.fromkeys((role.name for role in roles), plan)
         return found
 
+    @property
+    def frameworks(self) -> dict[str, Plan | None]:
+        """The plan to run under each of several frameworks, the best first; None: there is none. Empty where one was asked about."""
+        return {
+            row.framework: None if row.answer is None else Plan(ranked=row.answer.best, _answer=row.answer)
+            for row in self.raw.frameworks
+        }
+
     notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people: why the best wins, limits that were hit.")
 
     def explain(self) -> Explanation:

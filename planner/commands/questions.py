@@ -74,7 +74,7 @@ def optimize(typed: Typed) -> None:
     where = output_of(typed)
     files = report_files(typed.given, typed.values, typed.file)
     typed.values.check()
-    from planner.spaces.ask import optimize as search
+    from planner.comparison.frameworks import optimize as search
 
     try:
         with Progress(where) as progress:

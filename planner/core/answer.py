@@ -510,6 +510,31 @@ class _Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkPlan:
+    """What the search under one of several frameworks found.
+
+    Attributes
+    ----------
+    framework : str
+    answer : Answer or None
+        None: ``reason`` says why there is none.
+    behind : float
+        How much more its plan to run takes than that of the best framework, of the objective: 0.04 is 4 %.
+    why : str
+        Against the best framework, part by part, in sentences.
+    target : str
+        What `planner export` writes its launch files by; "": nothing does.
+    """
+
+    framework: str
+    answer: Answer | None = None
+    behind: float = 0.0
+    why: str = ""
+    target: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(_Answered):
     """Ranked plans with the proof that travels with them.
 
@@ -528,6 +553,8 @@ class Answer(_Answered):
         What the best plan is compared with, by name; None where none fits.
     roles : tuple of Role
         Plans for other wishes, each by a search of its own.
+    frameworks : tuple of FrameworkPlan
+        Where several were asked about, the best first; the answer is that of the first.
     """
 
     plans: tuple[RankedPlan, ...]
@@ -538,6 +565,7 @@ class Answer(_Answered):
     baselines: Mapping[str, Any] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
     interrupted: bool = False
+    frameworks: tuple[FrameworkPlan, ...] = ()
 
     @property
     def listed(self) -> tuple[RankedPlan, ...]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
+    "AUTO",
     "CHOICES",
     "DEFAULT_OUTPUT_TOKENS",
     "DEFAULT_PROMPT_TOKENS",
@@ -25,6 +26,9 @@ __all__ = [
     "imported",
     "register",
 ]
+
+# The framework that a run is for; where none is read, every framework that can run the network and that `planner export` writes for.
+AUTO = "auto"
 
 # A short document and an answer of a few paragraphs.
 DEFAULT_PROMPT_TOKENS = 1024
@@ -248,6 +252,9 @@ class Request:
     calibration: str | None = (
         None  # bundled name or path of a calibration; None: the constants as the bundled files have them
     )
+    frameworks: tuple[
+        str, ...
+    ] = ()  # to compare, each by a search of its own; AUTO: all that can run the network and be exported
     framework: str | None = None  # bundled name or path of a framework; None: a well-tuned implementation
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
+from planner.core.request import AUTO
 from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE, exporter_of
 from planner.exporters.settings import Settings
 from planner.files.text import read_text
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from costmodel.network.graph import Graph
 
 __all__ = [
-    "AUTO",
     "RUNS",
     "Run",
     "RunReader",
@@ -42,8 +42,6 @@ RUNS: dict[str, str] = {
     name: EXPORTERS[name]
     for name in ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron")
 } | {"nemo": EXPORTERS["megatron-bridge"]}
-# The framework that the file is for.
-AUTO = "auto"
 # Larger than any launch script or configuration.
 _MOST_BYTES = 1 << 20
 

@@ -35,6 +35,7 @@ from planner.core.numbers import (
 )
 from planner.core.objectives import better_word, cost_of, cost_text, objective_columns
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
+from planner.report.frameworks import frameworks_blocks
 from planner.report.roles import roles_blocks
 from planner.report.tables import (
     assumption_rows,
@@ -151,6 +152,7 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
     ]
     return [
         *verdict_blocks("Best", best.summary, facts),
+        *frameworks_blocks(answer),
         answer.space.report.plans_table(answer.listed, answer.objective),
         *_benchmark(answer),
         *roles_blocks(answer),

@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.notes import note_entry
+from planner.report.frameworks import frameworks_document
 from planner.report.roles import role_line, roles_of
 from planner.report.tables import row_entry
 from planner.report.uncertainty import bars_document, sensitivity_document
@@ -38,6 +39,7 @@ def search_document(answer: Answer) -> dict[str, Any]:
         **answer.space.report.baselines_document(answer),
         **({"roles": _roles(answer)} if answer.space.names_roles else {}),
         **bars_document(answer.error_bars, len(answer.plans)),
+        **frameworks_document(answer),
         **_tail(answer, answer.notes),
     }
 

@@ -582,6 +582,37 @@ def _cost_model(space: str) -> Any:
     return record(f"{SPACES[space].title}PlanCost", text, PlanHead, **_figures(space), **known.of_plan, plan=plan)
 
 
+def _frameworks_key(space: str, plan: Any) -> Any:
+    """Where several frameworks were asked about."""
+    entry = record(
+        f"{SPACES[space].title}FrameworkEntry",
+        "The plan to run under one of several frameworks; null where it has none.",
+        framework=str,
+        reason=key(str | None, "Why there is no plan; null: there is one."),
+        step_time_s=Seconds | None,
+        step_time_low_s=key(
+            Seconds | None, "A measurement lies between these with a chance of 80 %; null: no error model."
+        ),
+        step_time_high_s=Seconds | None,
+        memory_bytes_per_gpu=Number | None,
+        mfu=Number | None,
+        workers=int | None,
+        summary=key(str | None, "The plan in words."),
+        behind=key(Number | None, "How much more it takes than the first, of the objective: 0.04 is 4 %."),
+        proven_optimal=key(bool | None, "No plan of this framework's space is better."),
+        bound_s=key(Number | None, "No plan of this framework's space takes less time."),
+        gap=key(Number | None, "How much better another plan of this framework could be."),
+        plan=key(plan | None, "The plan itself, as in a plan file."),
+        why=key(str, "What the first does better, part by part, in sentences."),
+        target=key(str, "What `planner export --to` calls it; empty: nothing writes its launch files."),
+    )
+    return key(
+        several(entry),
+        "Where several were asked about: the best first, those without a plan last. The rest of the document is about the first.",
+        default_factory=list,
+    )
+
+
 @functools.cache
 def search_model(space: str) -> Any:
     """Answer of `planner optimize --json` about plans of a space."""
@@ -596,6 +627,7 @@ def search_model(space: str) -> Any:
         ),
     }
     keys |= known.search(cost)
+    keys["frameworks"] = _frameworks_key(space, known.plan)
     text = f"Answer of `planner optimize --json` with `space: {space}`."
     return record(f"{SPACES[space].title}ResultDocument", text, SearchHead, *known.head, **keys)
 

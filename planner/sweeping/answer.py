@@ -59,6 +59,7 @@ def from_plain(plain: Mapping[str, Any]) -> Request:
         fields[name] = InMemory(fields[name], content)
     fields["fix"] = tuple(fields["fix"])
     fields["assume_free"] = tuple(fields["assume_free"])
+    fields["frameworks"] = tuple(fields["frameworks"])
     fields["assume"] = tuple((name, value) for name, value in fields["assume"])
     if fields["power_w"] is not None:
         fields["power_w"] = tuple(fields["power_w"])

@@ -1,0 +1,138 @@
+"""The best plans of several frameworks, one line each, as blocks and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from planner.core.answer import Answer, FrameworkPlan, RankedPlan
+from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
+from planner.core.numbers import byte_text, duration_text, duration_unit, percent
+from planner.report.uncertainty import interval_text
+
+__all__ = ["frameworks_blocks", "frameworks_document"]
+
+
+def frameworks_blocks(answer: Answer) -> list[Block]:
+    """A table of the frameworks, and what the best does better than each; nothing where one was asked about.
+
+    >>> from planner.comparison.frameworks import optimize
+    >>> from planner.core.request import Request
+    >>> found = optimize(Request(model="gpt2-124m", gpus=2, frameworks=("pytorch-fsdp", "deepspeed"), top=1))
+    >>> sorted(frameworks_blocks(found)[1].columns[0].cells)
+    ['deepspeed', 'pytorch-fsdp']
+    """
+    rows = answer.frameworks
+    if not rows:
+        return []
+
+    def cells(text: Callable[[FrameworkPlan, Answer], str]) -> tuple[str, ...]:
+        return tuple("" if row.answer is None else text(row, row.answer) for row in rows)
+
+    def of_plan(text: Callable[[RankedPlan], str]) -> tuple[str, ...]:
+        return cells(lambda _, found: text(found.best))
+
+    plans = tuple(row.reason.partition("\n")[0] if row.answer is None else row.answer.best.summary for row in rows)
+    columns = (
+        Column("framework", tuple(row.framework for row in rows), 0, is_text=True),
+        Column(f"time per {answer.space.step_word}", of_plan(lambda plan: duration_text(plan.step_time_s)), 0),
+        Column("80 % interval", of_plan(_interval), 3),
+        Column("behind", cells(lambda row, _: percent(row.behind) if row.behind else ""), 1),
+        Column("memory", of_plan(lambda plan: byte_text(plan.memory_bytes_per_gpu)), 2, unit="per GPU"),
+        Column("MFU", of_plan(_mfu), 4),
+        Column("GPUs", of_plan(lambda plan: f"{plan.workers:,}"), 6),
+        Column("proof", cells(lambda _, found: _proof(found)), 5, is_text=True),
+        Column("export", tuple(row.target and f"--to {row.target}" for row in rows), 7, is_text=True),
+        Column("plan, or why there is none", plans, 0, is_text=True, flexible=True, plans=True),
+    )
+    shown = [column for column in columns if column.priority == 0 or any(column.cells)]
+    reasons = tuple((row.framework, row.why) for row in rows if row.why)
+    close = [row.framework for row in rows[1:] if row.answer is not None and _overlap(answer.best, row.answer.best)]
+    said = f"The model's error does not tell {rows[0].framework} from {_listed(close)}: their intervals overlap."
+    return [
+        Heading("Frameworks: the best first, with its plan to run"),
+        Table(columns=tuple(shown), highlight=0),
+        *([Sentence(said)] if close else []),
+        *([Facts(reasons)] if reasons else []),
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> _listed(["a", "b", "c"]), _listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _ends(plan: RankedPlan) -> tuple[float | None, float | None]:
+    record = plan.record()
+    return record.get("step_time_low_s"), record.get("step_time_high_s")
+
+
+def _interval(plan: RankedPlan) -> str:
+    return interval_text(_ends(plan), duration_unit(plan.step_time_s))
+
+
+def _overlap(first: RankedPlan, other: RankedPlan) -> bool:
+    """Whether the interval of the slower begins before that of the faster ends."""
+    high, low = _ends(first)[1], _ends(other)[0]
+    return high is not None and low is not None and low < high
+
+
+def _mfu(plan: RankedPlan) -> str:
+    share = plan.record().get("mfu")
+    return "" if share is None else percent(share)
+
+
+def _proof(answer: Answer) -> str:
+    """How sure it is that the framework has no better plan."""
+    proof = answer.proof
+    if proof.proven_optimal:
+        return "proven"
+    return f"within {percent(proof.gap)}" if proof.bound_s > 0 else "no bound"
+
+
+def frameworks_document(answer: Answer) -> dict[str, Any]:
+    """The rows as ``--json`` has them; none where one framework was asked about."""
+    return {"frameworks": [_entry(row) for row in answer.frameworks]}
+
+
+def _entry(row: FrameworkPlan) -> dict[str, Any]:
+    answer = row.answer
+    if answer is None:
+        found = dict.fromkeys(
+            (
+                *(
+                    "step_time_s",
+                    "step_time_low_s",
+                    "step_time_high_s",
+                    "memory_bytes_per_gpu",
+                    "mfu",
+                    "workers",
+                    "summary",
+                ),
+                *("behind", "proven_optimal", "bound_s", "gap", "plan"),
+            )
+        )
+        return {"framework": row.framework, "reason": row.reason, **found, "why": "", "target": ""}
+    record = answer.best.record()
+    return {
+        "framework": row.framework,
+        "reason": None,
+        "step_time_s": answer.best.step_time_s,
+        "step_time_low_s": record.get("step_time_low_s"),
+        "step_time_high_s": record.get("step_time_high_s"),
+        "memory_bytes_per_gpu": answer.best.memory_bytes_per_gpu,
+        "mfu": record.get("mfu"),
+        "workers": answer.best.workers,
+        "summary": answer.best.summary,
+        "behind": row.behind,
+        "proven_optimal": answer.proof.proven_optimal,
+        "bound_s": answer.proof.bound_s,
+        "gap": answer.proof.gap,
+        "plan": answer.space.plan_values(answer, answer.best),
+        "why": row.why,
+        "target": row.target,
+    }
