@@ -128,8 +128,12 @@ class _Builder:
             said = wanted if wanted == "equal" else f"{sum(blocks)} blocks in {len(blocks)} chunks"
             value = f"as the planner balances them: the run's ({said}) do not fit {model.num_blocks} blocks in {chunks} chunks"
             return plan, (Assumption(name="stages", value=value),)
-        is_usual = blocks == tuple(model.blocks_of(chunks))
-        return plan if is_usual else dataclasses.replace(plan, stage_blocks=blocks), ()
+        if blocks == tuple(model.blocks_of(chunks)):
+            return plan, ()
+        plan = dataclasses.replace(plan, stage_blocks=blocks)
+        if plan.recompute == "full" and "recompute_blocks" not in self.degrees:  # all of them, of a longer chunk, too
+            plan = dataclasses.replace(plan, recompute_blocks=max(plan.recompute_blocks, *blocks))
+        return plan, ()
 
     def _note(self, field: str, value: str, usual: object = None) -> None:
         """What was chosen for a setting that nobody gave, and whether that is what the framework does."""

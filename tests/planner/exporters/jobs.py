@@ -77,6 +77,13 @@ def drawn_plan(data: Any, *, has_experts: bool) -> MeshPlan:
     tp, cp = data.draw(one([1, 1, 2, 3, 4])), data.draw(one([1, 1, 2]))
     recompute = data.draw(one(RECOMPUTE))
     experts = [1, 1, 2, 4] if has_experts else [1]
+    vpp = schedule_of(schedule).vpp or data.draw(one([2, 4]))
+    even = [32 // (pp * vpp)] * (pp * vpp)
+    uneven = [even[0] - 1, *even[1:-1], even[-1] + 1]
+    blocks = data.draw(one([(), (), tuple(even), tuple(uneven)])) if pp > 1 else ()
+    # Fewer blocks on the last chunk; of the same number the field of the plan says it.
+    fewer = (*[1] * (pp * vpp - 1), 0)
+    stage_recompute = data.draw(one([(), (), fewer])) if pp > 1 and recompute == "full" else ()
     return MeshPlan(
         tp=tp,
         sequence_parallel=tp > 1 and data.draw(st.booleans()),
@@ -85,7 +92,7 @@ def drawn_plan(data: Any, *, has_experts: bool) -> MeshPlan:
         ep=data.draw(one(experts)),
         etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
         pp=pp,
-        vpp=schedule_of(schedule).vpp or data.draw(one([2, 4])),
+        vpp=vpp,
         schedule=schedule,
         dp_replicate=replicate,
         dp_shard=shard,
@@ -97,6 +104,8 @@ def drawn_plan(data: Any, *, has_experts: bool) -> MeshPlan:
         offload_optimizer=data.draw(one([False, False, True])),
         offload_activations=data.draw(one([False, False, True])),
         order=data.draw(one(["tp-cp-dp-pp", *ORDERS])),
+        stage_blocks=blocks,
+        stage_recompute=stage_recompute,
     )
 
 
