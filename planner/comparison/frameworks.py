@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, FrameworkPlan
-from planner.core.errors import NoFeasiblePlan, PlannerError, SearchInterrupted, UsageError
+from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted, UsageError
 from planner.core.request import AUTO, Request
 from planner.spaces import ask
 
@@ -111,6 +111,8 @@ def _no_plan(found: Sequence[FrameworkPlan], faults: Sequence[PlannerError]) -> 
     text = "\n".join(f"{row.framework}: {row.reason}" for row in found)
     if all(isinstance(fault, UsageError) for fault in faults):
         return UsageError(text)
+    if any(isinstance(fault, LimitReached) for fault in faults):  # what was not looked at may fit
+        return LimitReached(f"under no framework was a plan found in time\n{text}")
     return NoFeasiblePlan(f"under no framework is there a plan\n{text}")
 
 

@@ -12,6 +12,7 @@ import operator
 import re
 import shlex
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -370,7 +371,8 @@ class _Python:
 
     def __init__(self, path: Path, text: str, part: str) -> None:
         try:
-            tree = ast.parse(text)
+            with warnings.catch_warnings(action="ignore"):  # of escapes in strings, which are no matter here
+                tree = ast.parse(text)
         except SyntaxError as error:
             raise failure(path, f"is not Python: {error.msg}", error.lineno or 0, error.offset or 0) from None
         except (ValueError, RecursionError, MemoryError) as error:

@@ -151,7 +151,9 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
         ("Next", f"{keep}{explain} says where its time goes, -v says more"),
     ]
     return [
-        *verdict_blocks("Best", best.summary, facts),
+        *verdict_blocks(
+            f"Best, under {answer.frameworks[0].framework}" if answer.frameworks else "Best", best.summary, facts
+        ),
         *frameworks_blocks(answer),
         answer.space.report.plans_table(answer.listed, answer.objective),
         *_benchmark(answer),

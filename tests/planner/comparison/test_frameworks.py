@@ -9,7 +9,7 @@ import pytest
 
 import planner
 from planner.core.answer import Answer
-from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UnknownName, UsageError
+from planner.core.errors import LimitReached, NoFeasiblePlan, SearchInterrupted, UnknownName, UsageError
 from planner.core.request import Request
 from planner.exporters import EXPORTERS, exporter_of
 from planner.schema import schema_of
@@ -86,6 +86,11 @@ def test_nothing_fits_under_any() -> None:
         result_of("deepspeed", "nanotron", memory_limit="1 GiB")
 
 
+def test_a_limit_is_said_as_one() -> None:
+    with pytest.raises(LimitReached, match=r"deepspeed: the time limit ended(.|\n)*nanotron: a network"):
+        result_of("deepspeed", "nanotron", time_limit="1us")
+
+
 def test_ctrl_c_keeps_the_frameworks_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def search(request: Request, progress: Any = None) -> Answer:
         if request.framework == "accelerate":
@@ -104,6 +109,7 @@ def test_the_command_and_its_json(answer: Any, fails: Any) -> None:
     text = answer(*words)
     assert "Frameworks: the best first, with its plan to run" in text
     assert "--to deepspeed" in text
+    assert text.startswith("Best, under deepspeed: ")
     document = json.loads(answer(*words, "--json"))
     schema_of("result").model_validate(document)
     first, last = document["frameworks"]

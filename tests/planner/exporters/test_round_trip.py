@@ -69,6 +69,22 @@ def test_what_is_written_is_read_back(trainer: str, model: str, data: Any, new_f
     check_round_trip(trainer, framework, model, space, plan, new_file)
 
 
+def test_all_blocks_of_the_longest_stage_are_recomputed(new_file: Any) -> None:
+    """A file that recomputes everything recomputes the 17 blocks of a stage that has more than its share."""
+    plan = MeshPlan(
+        pp=2,
+        dp_shard=2,
+        zero_stage=3,
+        num_micro_batches=32,
+        recompute="full",
+        recompute_blocks=17,
+        stage_blocks=(15, 17),
+    )
+    space = space_of("torchtitan", "llama3-8b", 96)
+    assert not space.broken(plan)
+    check_round_trip("torchtitan", "torchtitan", "llama3-8b", space, plan, new_file)
+
+
 def check_round_trip(
     trainer: str, framework: str, model: str, space: MeshPlanSpace, plan: MeshPlan, new_file: Any
 ) -> None:
