@@ -6,6 +6,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from planner.api.calls import in_python_words
@@ -31,6 +32,8 @@ class Export(Answer):
         Where they were written; None where they were not.
     warnings : tuple of str
         What no longer holds of a plan file.
+    check : Checked or None
+        What the target's own parser made of the files (``status``, ``message``, ``version``, ``read``), where it was asked.
 
     Examples
     --------
@@ -42,6 +45,7 @@ class Export(Answer):
 
     folder: Path | None
     warnings: tuple[str, ...]
+    check: Checked | None
     raw: Any
 
     target = Reads[str]("raw.target", "Name of the trainer or server.")
@@ -59,7 +63,7 @@ class Export(Answer):
         return f"<planner.Export for {self.target}: {', '.join(self.files)}; {where}>"
 
     def _report(self) -> Report:
-        return export_report(self.raw, self.folder)
+        return export_report(self.raw, self.folder, self.check)
 
 
 def export(
@@ -70,6 +74,7 @@ def export(
     target_version: str | None = None,
     strict: bool = False,
     force: bool = False,
+    check: bool = False,
 ) -> Export:
     """Write a plan for the program that runs it: arguments or configuration, environment, launch scripts, the prediction.
 
@@ -86,6 +91,8 @@ def export(
         Refuse a plan with a setting that the target cannot express.
     force : bool
         Replace an earlier export in the folder.
+    check : bool
+        Let the target's own parser read the files, in the first Python on PATH: ``.check`` says whether it accepts them.
 
     Raises
     ------
@@ -100,6 +107,7 @@ def export(
     True
     """
     from planner.exporters import exporter_of
+    from planner.exporters.check import check_exports
     from planner.exporters.export import check_folder, write_folder
 
     with in_python_words():
@@ -111,7 +119,14 @@ def export(
         made, warnings = export_of_plan(document, target, target_version, strict=strict)
         if folder is not None:
             write_folder(folder, made.files, force=force)
-        return Export(folder=folder, warnings=warnings, raw=made)
+        checked = None
+        if check:
+            with TemporaryDirectory() as elsewhere:
+                read = folder or Path(elsewhere, "export")
+                if folder is None:
+                    write_folder(read, made.files, force=False)
+                (checked,) = check_exports(target, [read])
+        return Export(folder=folder, warnings=warnings, check=checked, raw=made)
 
 
 def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:

@@ -157,11 +157,12 @@ class Plan:
         target_version: str | None = None,
         strict: bool = False,
         force: bool = False,
+        check: bool = False,
     ) -> Export:
         """Write what a trainer or server needs to start with it; see `planner.export`."""
         from planner.api.exports import export
 
-        return export(self, target, to=to, target_version=target_version, strict=strict, force=force)
+        return export(self, target, to=to, target_version=target_version, strict=strict, force=force, check=check)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as a plan file (YAML), which every command takes.

@@ -111,9 +111,10 @@ class SearchResult(Written):
         target_version: str | None = None,
         strict: bool = False,
         force: bool = False,
+        check: bool = False,
     ) -> Export:
         """Write what a trainer or server needs to start with the best plan; see `planner.export`."""
-        return self.best.export(target, to=to, target_version=target_version, strict=strict, force=force)
+        return self.best.export(target, to=to, target_version=target_version, strict=strict, force=force, check=check)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the best plan as a plan file; see `Plan.save`."""

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, account_trainer, header
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import node_ranks, start_scripts
@@ -102,6 +102,7 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
     account.left_to_user("micro_batch", f"batch size {plan.micro_batch} per process in the data loader of your script")
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script")
     account_script(job, account)
+    account_trainer(job, account)
     is_sharded = plan.zero_stage > 0
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.job import Job, Nodes, Origin
 
@@ -16,6 +17,7 @@ __all__ = [
     "account_collectives",
     "account_placement",
     "account_script",
+    "account_trainer",
     "chunk_repeats",
     "header",
     "is_even_layout",
@@ -71,6 +73,23 @@ def account_script(job: Job, account: Account) -> None:
         account.left_to_user("seq", f"samples of {job.seq} positions, from your data")
     if job.lora_rank is not None:
         account.left_to_user("lora_rank", f"adapters of rank {job.lora_rank} in your model, all else frozen")
+
+
+def account_trainer(job: Job, account: Account) -> None:
+    """What Trainer of Hugging Face transformers takes from its arguments alone (trainer.py, integrations/deepspeed.py; read at 5.20.2)."""
+    arguments = {
+        "per_device_train_batch_size": job.plan.micro_batch,
+        "gradient_accumulation_steps": job.plan.num_micro_batches,
+    }
+    name = PRECISIONS[job.precision].plain.name
+    words = [
+        *(f"{key}={value}" for key, value in arguments.items()),
+        *([f"{name}=True"] if name in ("bf16", "fp16") else []),
+    ]
+    account.left_to_user(
+        "trainer",
+        f"with transformers.Trainer, TrainingArguments({', '.join(words)}) too: it takes them from there alone",
+    )
 
 
 def account_collectives(names: Sequence[str], account: Account) -> None:

@@ -15,7 +15,16 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header, is_even_layout
+from planner.exporters.common import (
+    DOCUMENTS,
+    SEGMENT,
+    SPLITS,
+    account_basics,
+    account_script,
+    account_trainer,
+    header,
+    is_even_layout,
+)
 from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
@@ -91,6 +100,8 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
         "optimizer", f"build {job.optimizer} in your script, or add a section 'optimizer' with its learning rate"
     )
     account_script(job, account)
+    if plan.pp == 1:  # it knows no PipelineModule
+        account_trainer(job, account)
     return config
 
 

@@ -43,7 +43,6 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "fl
 # Recipe -> --quantization; empty: the checkpoint says it.
 _QUANTIZATION = {
     **dict.fromkeys(("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise"), "fp8"),
-    "nf4": "bitsandbytes",
     "mxfp8": "modelopt_mxfp8",
     "nvfp4": "modelopt_fp4",
     "w4a16-mxfp4": "mxfp4",
@@ -122,6 +121,8 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     ]
     if job.precision in _QUANTIZATION:
         arguments.append(("--quantization", _QUANTIZATION[job.precision]))
+    elif job.precision == "nf4":  # announced in vllm-project/vllm issue 39583
+        account.impossible("precision", "vLLM 0.33 reads no nf4; earlier releases take --quantization bitsandbytes")
     elif PRECISIONS[job.precision].kind == "narrow":
         account.left_to_user(
             "precision", f"name a checkpoint whose weights are in {job.precision}: vLLM reads that from it"

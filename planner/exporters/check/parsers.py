@@ -222,6 +222,10 @@ def _vllm(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
     parser = make(_import("vllm.utils.argparse_utils").FlexibleArgumentParser())
     args = parser.parse_args(["--model", *arguments[1:]])
     args = _import("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(args)
+    # The parser takes any word; the weights are looked for by this list.
+    methods = _import("vllm.model_executor.layers.quantization").QUANTIZATION_METHODS
+    if args.quantization is not None and args.quantization not in methods:
+        raise ValueError(f"--quantization {args.quantization}: this release has {', '.join(sorted(methods))}")
     return {"tp": args.tensor_parallel_size, "pp": args.pipeline_parallel_size, "max_batch": args.max_num_seqs}
 
 

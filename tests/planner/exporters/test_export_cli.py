@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import planner
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.files.plan_file import plan_document, plan_text
@@ -321,3 +322,9 @@ def test_check_asks_the_parser_of_the_target(
     plan = _plan_file(tmp_path, dataclasses.replace(PLAN, pp=1, vpp=1, schedule="1f1b", dp_replicate=1, dp_shard=8))
     out, _ = said("export", plan, "--to", "deepspeed", "--check", "-o", tmp_path / "run", code=code)
     assert words in out
+    again = planner.export(plan, "deepspeed", check=True)  # without a folder
+    assert again.check is not None
+    assert again.check.status == words.removeprefix("deepspeed: ").partition(":")[0]
+    assert again.folder is None
+    assert "check" in again.to_dict()
+    assert planner.export(plan, "deepspeed").check is None

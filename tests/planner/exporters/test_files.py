@@ -327,3 +327,17 @@ def test_accelerate_takes_tensor_parallelism_alone() -> None:
     assert "export PARALLELISM_CONFIG_TP_SIZE=8" in files["train.sh"]
     assert "distributed_type: MULTI_GPU" in files["accelerate.yaml"]
     assert "parallelism_config" not in files["accelerate.yaml"]
+
+
+def test_what_the_trainer_of_hugging_face_is_told() -> None:
+    plan = MeshPlan(dp_shard=8, zero_stage=3, micro_batch=2, num_micro_batches=4)
+    words = "TrainingArguments(per_device_train_batch_size=2, gradient_accumulation_steps=4, bf16=True)"
+    for target in ("accelerate", "deepspeed"):
+        assert words in make_export(job_of(plan), target).account.by_hand["trainer"]
+    assert "trainer" not in make_export(PLAIN_PIPELINE, "deepspeed").account.by_hand
+
+
+def test_vllm_without_nf4() -> None:
+    export = make_export(serving_job(ServingPlan(tp=8, max_batch=64, prefill_chunk=512), precision="nf4"), "vllm")
+    assert "reads no nf4" in export.account.cannot["precision"]
+    assert "--quantization" not in export.files["serve.sh"].partition("ARGS=(")[2]

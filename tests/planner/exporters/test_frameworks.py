@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,15 @@ from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import network_kind, sizes_of
+from costmodel.precision import PRECISIONS
+from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UsageError
 from planner.exporters.check import check_exports
 from planner.exporters.export import AnyJob, make_export, write_folder
 from planner.exporters.other_networks import other_network_of
 from planner.files.resources import bundled
 from planner.importers.networks import load_model
-from tests.planner.exporters.jobs import SERVE, SERVE_EXPERTS, SERVE_PIPELINE, job_of, origin
+from tests.planner.exporters.jobs import SERVE, SERVE_EXPERTS, SERVE_PIPELINE, job_of, origin, serving_job
 
 pytestmark = pytest.mark.frameworks
 
@@ -50,9 +53,32 @@ def transformers() -> Iterator[tuple[str, Graph]]:
             yield name, graph
 
 
+def servers() -> Iterator[tuple[str, AnyJob]]:
+    """Every decoder in a number format, in turn."""
+    formats = itertools.cycle(PRECISIONS)
+    for model, graph in transformers():
+        if network_kind(graph) in ("encoder", "other encoder", "encoder-decoder"):
+            continue
+        has_experts, layers = any(layer.kind == "moe" for layer in graph.layers), len(graph.blocks)
+        plan = ServingPlan(tp=2, pp=2 - has_experts, etp=2 if has_experts else 1, max_batch=16, prefill_chunk=512)
+        precision = next(formats)
+        yield (
+            f"serve-{model}-{precision}",
+            serving_job(
+                plan,
+                origin=origin(model),
+                stages=tuple(layers // plan.pp + (s < layers % plan.pp) for s in range(plan.pp)),
+                has_experts=has_experts,
+                precision=precision,
+                kv_precision="fp8" if precision.startswith("fp8") else "bf16",
+            ),
+        )
+
+
 def jobs(target: str) -> Iterator[tuple[str, AnyJob]]:
     if target == "vllm":
         yield from {"serve": SERVE, "serve-pipeline": SERVE_PIPELINE, "serve-experts": SERVE_EXPERTS}.items()
+        yield from servers()
         return
     for i, (model, graph) in enumerate(transformers()):
         network, layers = sizes_of(graph), len(graph.blocks)
