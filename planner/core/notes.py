@@ -81,8 +81,8 @@ SENTENCES: Mapping[str, str] = {
         "({plan}), {speedup:number}x faster per sample"
     ),
     "batch_limits_gpus": (
-        "the batch limits what more GPUs bring: every data-parallel rank has one of the {batch} samples[, and {idle} of {gpus} GPUs stay "
-        "idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:number}x faster per sample"
+        "the batch limits what more GPUs bring[: every one of {ranks} data-parallel ranks has one sample]"
+        "[; {idle} of {gpus} GPUs stay idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:number}x faster per sample"
     ),
     "rule_binds": (
         "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:share} less): {rules}"

@@ -60,6 +60,8 @@ _TERMS = {
     "exposed_exchange_s": "exposed gradient exchange",
     "bubble_s": "the pipeline bubble",
 }
+# A larger batch is worth a sentence where a sample is so many times faster.
+_FASTER = 1.05
 # What a table of changes calls all splits together, where there are more runs of layers than a table has room for.
 _ALL_SPLITS, _MOST_RUNS = "workers and splits", 12
 
@@ -255,7 +257,37 @@ class LayerwisePlanSpace(PlanSpace):
         return [
             *_why(answer.plans[0], answer.baselines["data_parallel"]),
             *limit_notes(self.resolved.request, self.resolved.cluster.device),
+            *self._batch_notes(answer.plans[0]),
             *super().search_notes(found, answer),
+        ]
+
+    def _batch_notes(self, best: RankedPlan) -> list[Note]:
+        """Twice the batch by plain data parallelism, where GPUs stay idle, if more of them are used then and each sample takes less."""
+        resolved, batch = self.resolved, self.resolved.workload.global_batch
+        gpus = resolved.request.gpus
+        if best.workers == gpus or self.is_spelled_out or self.objective not in ("step_time", "tokens_per_s"):
+            return []
+        from strategies.layerwise.candidates import best_data_parallel
+
+        twice = layerwise_space(resolved.with_batch(2 * batch))
+        _, plan = best_data_parallel(twice.cache, gpus, resolved.setting.memory_capacity_bytes, self.score)
+        if plan is None or plan.workers <= best.workers:
+            return []
+        ranked = twice.rank([plan])[0]
+        speedup = 2 * best.step_time_s / ranked.step_time_s
+        if speedup < _FASTER:
+            return []
+        return [
+            Note(
+                "batch_limits_gpus",
+                batch=batch,
+                gpus=gpus,
+                idle=gpus - best.workers,
+                other_batch=2 * batch,
+                step_time_s=ranked.step_time_s,
+                plan=ranked.summary,
+                speedup=speedup,
+            )
         ]
 
     # -- figures

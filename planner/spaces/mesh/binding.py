@@ -78,6 +78,7 @@ def _batch(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> li
         Note(
             "batch_limits_gpus",
             batch=batch,
+            ranks=best.plan.dp,
             gpus=gpus,
             idle=gpus - best.workers or None,
             other_batch=2 * batch,
