@@ -106,6 +106,8 @@ def _rank(answer: WhyNot) -> str:
     if answer.plan is None or answer.first is None:
         return ""
     what = _space_of(answer.plan).better_plans
+    if answer.first.refined is not None:
+        what += "; not counted are plans with stages or splits of their own, as the first plan is"
     if not answer.is_counted:
         least = f"at least {answer.better:,}" if answer.better else "some"
         return f"{least} ({what}); the search did not count further"
