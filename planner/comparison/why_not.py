@@ -200,7 +200,7 @@ def _exact(space: PlanSpace) -> _Meant:
     """The plan that options spell out, and what is left open as the framework has it."""
     try:
         plan, defaults = space.exact_plan()
-    except UsageError as error:
+    except (UsageError, NoFeasiblePlan) as error:
         return _Meant(broken=tuple(str(error).splitlines()))
     return _Meant(plan=plan, defaults=defaults)
 
@@ -209,9 +209,9 @@ def _best_with(space: PlanSpace, progress: Progress | None) -> _Meant:
     """The best plan with these settings; where none fits, the one that comes closest."""
     try:
         space.refuse_contradiction()
+        found = space.search(1, progress)
     except UsageError as error:
         return _Meant(broken=_rules(space, error))
-    found = space.search(1, progress)
     if found.outcome.interrupted:
         raise SearchInterrupted(None)
     if found.plans:

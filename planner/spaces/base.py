@@ -24,7 +24,7 @@ from planner.core.answer import (
     ReportParts,
     Setting,
 )
-from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
+from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
@@ -407,7 +407,7 @@ class PlanSpace(AnswerSpace):
             return True
         try:
             self.exact_plan()
-        except UsageError:
+        except (UsageError, NoFeasiblePlan):
             return False
         return True
 

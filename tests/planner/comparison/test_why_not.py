@@ -195,6 +195,12 @@ def test_several_kinds_of_gpus(said: Callable[..., tuple[str, str]]) -> None:
     assert "pipelines" in [name for step in found["steps"] for name in step["settings"]]
 
 
+def test_a_family_without_a_plan(said: Callable[..., tuple[str, str]]) -> None:
+    found = asked(said, "alexnet", "--gpus", "1", "--batch", "8", "--family", "data", code=1)
+    assert "no legal plan" in found["broken"][0]
+    assert found["first"]["workers"] == 1
+
+
 def test_a_plan_that_no_single_change_makes_legal(said: Callable[..., tuple[str, str]]) -> None:
     wrong = ("--tp", "5", "--ep", "4")
     found = asked(said, *TINY, *wrong, code=1)
