@@ -3,7 +3,7 @@
 Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/intervals.py [--write]     (two to four minutes)
 
 ``--write`` puts the model into configs/calibrations/default.yaml and the scores into docs/accuracy.md; of the model, what is known of
-serving is that of `serving.py`.
+serving is that of `serving.py`, and what is known of memory that of `memory_errors.py`, which is left as it is.
 
 The residuals are those of the bundled cost model. Standard deviations (of the named constants, by what they change; of the parts of a
 step; of all plans of a question; of one plan) are fitted by maximum likelihood to whole questions at a time, so that what plans share
@@ -21,6 +21,7 @@ from pathlib import Path
 from interval_left_out import everything
 from interval_rows import read_rows
 from interval_tables import calibration_text, other_sources_table, text_of
+from memory_errors import kept_section
 from pages import measurements, put
 from serving import serving_models
 from serving_rows import figure_rows
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str]) -> None:
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")
         return
-    CALIBRATION.write_text(calibration, encoding="utf-8")
+    kept = kept_section(CALIBRATION.read_text(encoding="utf-8"))
+    CALIBRATION.write_text(calibration + kept, encoding="utf-8")
     put(PAGE, BEGIN, text, END)
 
 

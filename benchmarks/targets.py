@@ -119,6 +119,17 @@ TARGETS: tuple[Target, ...] = (
     Target(part="measured memory, mixtures", rows=r"$", column="memory", most=8, title="memory, mixtures"),
     Target(part="nanotron", rows=LEFT_OUT, column="recall", least=95, title="out of memory, nanotron"),
     Target(part="nanotron", rows=LEFT_OUT, column="false alarms", most=5, title="out of memory, nanotron"),
+    *(
+        Target(
+            part=part, rows=r"$", column=column, title=f"P(fits) of 95 %, {title}", section=f"Memory: {left}", **limit
+        )
+        for left, part, title in (
+            ("networks", "all frameworks", "networks left out"),
+            ("networks", "nanotron", "networks left out, nanotron"),
+            ("frameworks", "all frameworks", "frameworks left out"),
+        )
+        for column, limit in (("ran", {"least": 95.0}), ("unused", {"most": 10.0}))
+    ),
     Target(
         part="products of 1e11 FLOP", rows=SINCE_2020, column="MAPE", most=8, title="large products, the worst device"
     ),

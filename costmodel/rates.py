@@ -23,7 +23,18 @@ COMMON_FIGURES: tuple[Figure, ...] = (
     Figure(name="throughput_samples_per_s", doc="Global batch / step time.", kind="number"),
     Figure(name="memory_bytes_per_gpu", doc="Peak memory of the fullest GPU.", kind="number"),
     Figure(name="exposed_communication_s", doc="Part of the step spent waiting for the network."),
-    Figure(name="memory_capacity_bytes", doc="Memory that a GPU may use.", kind="number"),
+    Figure(
+        name="memory_capacity_bytes",
+        doc="Memory that a plan may be predicted to need: what fits with the chance that was asked for, or the limit that was given.",
+        kind="number",
+    ),
+    Figure(name="gpu_memory_bytes", doc="Memory that the GPU has, as its driver shows it.", kind="number"),
+    Figure(
+        name="fits_probability",
+        doc="P(fits): chance that the memory that the run needs is at most `gpu_memory_bytes`, by the errors of measured runs of the "
+        "framework; null where no such errors are known (inference, the paleo cost model).",
+        optional=True,
+    ),
 )
 TOKEN_FIGURES: tuple[Figure, ...] = (
     Figure(name="tokens_per_s", doc="Global batch x seq / step time.", kind="number"),

@@ -121,7 +121,7 @@ class Space(PlanSpace):
                 figures={
                     "step_time_s": self.batch / plan.copies, "work_s": self.batch / plan.copies,
                     "throughput_samples_per_s": plan.copies * 1.0, "memory_bytes_per_gpu": 1.0,
-                    "exposed_communication_s": 0.0, "memory_capacity_bytes": 2.0,
+                    "exposed_communication_s": 0.0, "memory_capacity_bytes": 2.0, "gpu_memory_bytes": 2.0,
                 },
             )
             for plan in plans

@@ -22,6 +22,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.intervals import ErrorModel
+from costmodel.uncertainty.memory import MemoryErrors
 
 __all__ = [
     "CONSTANTS",
@@ -415,6 +416,8 @@ class Calibration:
         Assumptions of the cost model that the runs had in place of the framework's: waits of one cluster, say.
     error_models : mapping of str to ErrorModel
         What else is uncertain, by kind of workload; empty: as the bundled calibration has it, updated by ``residual_log_sd``.
+    memory_errors : mapping of str to MemoryErrors
+        How far predicted memory is off, by framework; empty: as the bundled calibration has it.
 
     Raises
     ------
@@ -430,6 +433,7 @@ class Calibration:
     framework: str = ""
     assumed: Mapping[str, float] = field(default_factory=dict)
     error_models: Mapping[str, ErrorModel] = field(default_factory=dict)
+    memory_errors: Mapping[str, MemoryErrors] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the names and the shape; make the mappings read-only."""
@@ -438,7 +442,7 @@ class Calibration:
         size = len(self.constants)
         if self.correlation.shape != (size, size):
             raise ConstantError(f"the correlation is {self.correlation.shape}, expected ({size}, {size})")
-        for name in ("constants", "assumed", "error_models"):
+        for name in ("constants", "assumed", "error_models", "memory_errors"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property

@@ -202,10 +202,20 @@ class _Network(TypedDict, total=False):
         Option(
             "--memory-reserve",
             "SIZE",
-            "Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
-            "nothing of a --memory-limit.",
+            "Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: what --memory-confidence needs; for "
+            "inference and with the paleo cost model 5%.",
             read=partial(size, shares=True),
             rare=True,
+        ),
+    ]
+    memory_confidence: Annotated[
+        float | str | None,
+        Option(
+            "--memory-confidence",
+            "SHARE",
+            "Chance that a plan must have to fit into the memory of its devices, by the errors of measured runs. Default: 95%; none with "
+            "--memory-limit or --memory-reserve, which limit the predicted memory as it is.",
+            read=Values.chance,
         ),
     ]
     assume_free: AssumeFree

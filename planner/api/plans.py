@@ -94,14 +94,18 @@ class Plan:
 
     memory_bytes_per_gpu = Reads[float]("ranked.memory_bytes_per_gpu", "Peak memory of the fullest device.")
 
-    memory_capacity_bytes = Reads[float]("ranked.memory_capacity_bytes", "Memory that it may use.")
+    memory_capacity_bytes = Reads[float]("ranked.memory_capacity_bytes", "Memory that it may be predicted to need.")
+
+    fits_probability = Reads[float | None](
+        "ranked.fits_probability", "P(fits), by the errors of measured runs; None where they are not known."
+    )
 
     memory_parts = Reads[dict[str, float]](
         "ranked.memory_parts",
         "Terms that add up to `memory_bytes_per_gpu`; empty for a split per layer, which is known layer by layer (`explain`).",
     )
 
-    fits = Reads[bool]("ranked.fits", "Whether the memory suffices.")
+    fits = Reads[bool]("ranked.fits", "Whether the memory suffices, with the chance that was asked for.")
 
     samples_per_s = Reads[float]("ranked.throughput_samples_per_s", "Throughput; of serving, requests per second.")
 
@@ -215,7 +219,7 @@ class Plan:
     def __str__(self) -> str:
         from planner.core.numbers import duration_text, used_of_total
 
-        memory = used_of_total(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
+        memory = used_of_total(self.memory_bytes_per_gpu, self.ranked.memory_there_bytes)
         text = (
             f"{self.summary}\n{self.model} on {self.workers} of {self.cluster}, batch {self.global_batch}: "
             f"{duration_text(self.step_time_s)} per {self._answer.space.step_word}, {memory} per GPU"

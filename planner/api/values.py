@@ -103,6 +103,10 @@ class Values:
         """Read an efficiency, above 0 and at most 1 (as a number or in percent)."""
         return self._real(label, value, "above 0 and at most 1", lambda found: 0 < found <= 1, 1.0)
 
+    def chance(self, label: str, value: Any) -> float:
+        """Read a chance, above 0 and below 1 (as a number or in percent)."""
+        return self._real(label, value, "above 0 and below 1 (100 %)", lambda found: 0 < found < 1, 0.5)
+
     def ratio(self, label: str, value: Any) -> float:
         """Read a relative gap, at least 0 and below 1 (as a number or in percent)."""
         return self._real(label, value, "at least 0 and below 1 (100 %)", lambda found: 0 <= found < 1, 0.0)

@@ -37,6 +37,7 @@ _ASKED = (
     "optimizer",
     "memory_limit",
     "memory_reserve",
+    "memory_confidence",
     "calibration",
     "framework",
     "assume",

@@ -14,6 +14,7 @@ from planner.core.numbers import (
     Unit,
     byte_text,
     byte_unit,
+    chance_text,
     duration_text,
     percent,
     significant,
@@ -267,8 +268,11 @@ def _overview(comparison: Comparison) -> Table:
             unit=unit.name,
         ),
         Column("against", tuple(_against(comparison, n) for n in range(len(items))), unit="the first"),
-        Column(
-            "memory", tuple(used_of_total(i.memory_bytes, i.memory_capacity_bytes) for i in items), 1, unit="per GPU"
+        Column("memory", tuple(used_of_total(i.memory_bytes, i.memory_there_bytes) for i in items), 1, unit="per GPU"),
+        *(
+            [Column("P(fits)", tuple(chance_text(i.fits_probability) for i in items), 2)]
+            if any(i.fits_probability is not None for i in items)
+            else []
         ),
     ]
     if served:
@@ -377,6 +381,7 @@ def _plan_record(comparison: Comparison, n: int) -> dict[str, Any]:
         "memory_bytes_per_gpu": item.memory_bytes,
         "memory_capacity_bytes": item.memory_capacity_bytes,
         "fits": item.fits,
+        "fits_probability": item.fits_probability,
         "mfu": item.mfu,
         **item.costs,
         "found": item.found or None,

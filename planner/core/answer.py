@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure, parts_of
+from costmodel.uncertainty.memory import MemoryErrors
 from planner.core.blocks import Block, Table
 from planner.core.request import Request
 
@@ -94,6 +95,7 @@ class Setting:
     load: ServingLoad | None = None  # None: the question is not about serving
     framework: str = ""  # empty: a well-tuned implementation
     formats: Mapping[str, str | float] = field(default_factory=dict)  # what is in which number format
+    memory_errors: MemoryErrors | None = None  # of the predicted memory; None: not known
 
     @property
     def limits(self) -> dict[str, float]:
@@ -175,8 +177,21 @@ class RankedPlan:
 
     @property
     def memory_capacity_bytes(self) -> float:
-        """What that device may use."""
+        """What the plan may be predicted to need of it."""
         return float(self.figures["memory_capacity_bytes"])
+
+    @property
+    def fits_probability(self) -> float | None:
+        """P(fits) of that device; None where it is not known."""
+        found = self.figures.get("fits_probability")
+        return None if found is None else float(found)
+
+    @property
+    def memory_there_bytes(self) -> float:
+        """What people call the memory of that device: all of it where P(fits) says what a plan may need, else what it may use."""
+        return (
+            float(self.figures["gpu_memory_bytes"]) if self.fits_probability is not None else self.memory_capacity_bytes
+        )
 
     @property
     def exposed_communication_s(self) -> float:

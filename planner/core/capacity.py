@@ -1,9 +1,11 @@
-"""Memory that a plan may fill on a device: what the driver shows, or --memory-limit, less a reserve.
+"""Memory that a plan may be predicted to need on a device, so that it fits with the chance that is asked for.
 
-Three numbers are not the same. The *nominal* size stands on the data sheet (H100: 80 GiB). The *driver* shows less, or in other units
-(81,559 MiB). The *reserve* is what a plan leaves free of that, for what no cost model counts: fragmentation, workspaces of libraries,
-other processes. The driver's context and the libraries' handles (`costmodel.workload.CONTEXT_BYTES`) are counted as a part of every
-plan's memory.
+Four numbers are not the same. The *nominal* size stands on the data sheet (H100: 80 GiB). The *driver* shows less, or in other units
+(81,559 MiB). A plan *fits* with a chance: what a run needs is more or less than predicted, by the errors of measured runs of its framework
+(`costmodel.uncertainty.memory`); 95 % are needed unless --memory-confidence says otherwise. --memory-limit and --memory-reserve limit the
+*predicted* memory as it is, in place of that or beside a --memory-confidence. Where no errors are known (inference, the paleo cost model),
+`DEFAULT_RESERVE` is left free. The driver's context and the libraries' handles (`costmodel.workload.CONTEXT_BYTES`) are counted as a part
+of every plan's memory.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from __future__ import annotations
 import re
 
 from costmodel.hardware.device import Device
+from costmodel.uncertainty.memory import CONFIDENCE, OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
 from planner.core.notes import Note
+from planner.core.numbers import percent
 from planner.core.quantities import QuantityError, byte_text, parse_quantity
 from planner.core.request import Request
 
 __all__ = [
     "DEFAULT_RESERVE",
+    "confidence_of",
+    "confidence_words",
+    "errors_words",
+    "fit_figures",
     "limit_notes",
     "memory_source",
     "memory_words",
@@ -28,8 +36,9 @@ __all__ = [
     "usable_bytes",
 ]
 
-# Assumption, until the error of the memory model is known from measured runs; trainers commonly leave 5 to 8 %.
+# Assumption, where the error of the memory model is not known from measured runs; trainers commonly leave 5 to 8 %.
 DEFAULT_RESERVE = "5%"
+_TAKEN = byte_text(CONTEXT_BYTES)
 _PERCENT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*%\s*")
 _NUMBER = re.compile(r"\s*(0(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*")
 
@@ -51,24 +60,45 @@ def _limit_on(device: Device, request: Request) -> float | None:
     return limit if limit <= device.capacity_bytes else None
 
 
-def reserve_of(request: Request) -> str | None:
-    """The reserve in effect, as it is written; None where a limit is given and no reserve: the limit is taken as it is.
+def confidence_of(request: Request, errors: MemoryErrors | None) -> float | None:
+    """Chance of fitting that a plan needs; None where there is none to be had, or where a limit or a reserve is given in its place.
 
-    >>> reserve_of(Request(model="m")), reserve_of(Request(model="m", memory_limit="40 GiB"))
-    ('5%', None)
+    >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
+    >>> confidence_of(Request(model="m"), errors), confidence_of(Request(model="m", memory_limit="40 GiB"), errors)
+    (0.95, None)
     """
-    if request.memory_reserve is None and request.memory_limit is None:
+    if errors is None:
+        return None
+    is_limited = request.memory_limit is not None or request.memory_reserve is not None
+    return request.memory_confidence or (None if is_limited else CONFIDENCE)
+
+
+def reserve_of(request: Request, errors: MemoryErrors | None) -> str | None:
+    """The reserve in effect, as it is written; None where there is none.
+
+    >>> reserve_of(Request(model="m"), None), reserve_of(Request(model="m", memory_limit="40 GiB"), None)
+    ('5%', None)
+    >>> reserve_of(Request(model="m"), MemoryErrors(mean=0.0, log_sd=0.1))
+    """
+    if request.memory_reserve is None and request.memory_limit is None and errors is None:
         return DEFAULT_RESERVE
     return request.memory_reserve
 
 
-def usable_bytes(request: Request, device: Device) -> float:
-    """Memory of a device that a plan may fill, the context of the driver included.
+def usable_bytes(request: Request, device: Device, errors: MemoryErrors | None = None) -> float:
+    """Memory of a device that a plan may be predicted to need, the context of the driver included.
+
+    Parameters
+    ----------
+    request : Request
+    device : Device
+    errors : MemoryErrors, optional
+        Of the predicted memory; None: not known.
 
     Raises
     ------
     UsageError
-        The limit or the reserve is no size, or nothing would be left.
+        The limit or the reserve is no size, nothing would be left, or a chance is asked for that nobody knows.
 
     Examples
     --------
@@ -78,22 +108,48 @@ def usable_bytes(request: Request, device: Device) -> float:
     (76000000000.0, 79000000000.0)
     >>> usable_bytes(Request(model="m", memory_limit="79 GB", memory_reserve="4 GB"), device)
     75000000000.0
+    >>> round(usable_bytes(Request(model="m"), device, MemoryErrors(mean=0.0, log_sd=0.1)) / 1e9, 1)
+    67.9
     """
     limit = _limit_on(device, request)
     if limit is not None and limit <= CONTEXT_BYTES:
         raise UsageError(
-            f"--memory-limit {request.memory_limit}: {byte_text(CONTEXT_BYTES)} are taken before any tensor is placed "
-            "(driver and libraries); give more than that"
+            f"--memory-limit {request.memory_limit}: {_TAKEN} are taken before any tensor is placed (driver and libraries); give more than "
+            "that"
+        )
+    if errors is None and request.memory_confidence is not None:
+        raise UsageError(
+            "--memory-confidence: how far predicted memory is off is known of training with the default cost model only; use "
+            "--memory-reserve"
         )
     capacity = device.capacity_bytes if limit is None else limit
-    reserve = reserve_of(request)
+    reserve, confidence = reserve_of(request, errors), confidence_of(request, errors)
     left = capacity if reserve is None else capacity - _reserve_bytes(reserve, capacity)
-    if request.memory_reserve is not None and left <= CONTEXT_BYTES:
+    if errors is not None and confidence is not None:
+        left = min(left, errors.limit_bytes(device.capacity_bytes, confidence))
+    if left <= CONTEXT_BYTES and (request.memory_reserve is not None or request.memory_confidence is not None):
+        given = "reserve" if request.memory_reserve is not None else "confidence"
         raise UsageError(
-            f"--memory-reserve {request.memory_reserve}: leaves {byte_text(max(left, 0.0))} of the {byte_text(capacity)} of a "
-            f"{device.name}, and {byte_text(CONTEXT_BYTES)} are taken before any tensor is placed (driver and libraries)"
+            f"--memory-{given} {getattr(request, f'memory_{given}')}: leaves {byte_text(max(left, 0.0))} of the {byte_text(capacity)} of a "
+            f"{device.name}, and {_TAKEN} are taken before any tensor is placed (driver and libraries)"
         )
     return left
+
+
+def fit_figures(
+    errors: MemoryErrors | None, needed_bytes: float, usable: float, device: Device
+) -> dict[str, float | None]:
+    """The figures that say whether a plan fits: what it may be predicted to need, what the device has, and P(fits).
+
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=80e9, memory_bandwidth_bytes_per_s=1e12)
+    >>> fit_figures(MemoryErrors(mean=0.0, log_sd=0.1), 80e9, 67.9e9, device)["fits_probability"]
+    0.5
+    """
+    return {
+        "memory_capacity_bytes": usable,
+        "gpu_memory_bytes": device.capacity_bytes,
+        "fits_probability": None if errors is None else errors.probability(needed_bytes, device.capacity_bytes),
+    }
 
 
 def unreserved_bytes(device: Device) -> float:
@@ -101,7 +157,7 @@ def unreserved_bytes(device: Device) -> float:
     return usable_bytes(Request(model=""), device)
 
 
-def memory_words(request: Request, device: Device) -> str:
+def memory_words(request: Request, device: Device, errors: MemoryErrors | None = None) -> str:
     """The usable memory and what it is left of, for the assumptions of an answer.
 
     >>> peaks = {"fp32": 1e12}
@@ -110,13 +166,38 @@ def memory_words(request: Request, device: Device) -> str:
     ('76.0 GiB (80.0 GiB by the device file, less 5 %)', '40.0 GiB')
     >>> memory_words(Request(model="m", memory_limit="200 GiB"), device)
     '80.0 GiB by the device file'
+    >>> memory_words(Request(model="m"), device, MemoryErrors(mean=0.0, log_sd=0.1))
+    '67.9 GiB (80.0 GiB by the device file, for P(fits) of 95.0 %)'
     """
-    limit, reserve = _limit_on(device, request), reserve_of(request)
+    limit = _limit_on(device, request)
     origin = "the device file" if device.driver_memory_bytes is None else "the driver"
     there = f"{byte_text(device.capacity_bytes)} by {origin}" if limit is None else byte_text(limit)
-    if reserve is None:
+    less = confidence_words(request, errors)
+    if not less:
         return there
-    return f"{byte_text(usable_bytes(request, device))} ({there}, less {reserve_words(reserve)})"
+    return f"{byte_text(usable_bytes(request, device, errors))} ({there}, {less})"
+
+
+def confidence_words(request: Request, errors: MemoryErrors | None) -> str:
+    """What of the memory is left free, and for what chance of fitting; empty where nothing is."""
+    reserve, confidence = reserve_of(request, errors), confidence_of(request, errors)
+    words = [] if reserve is None else [f"less {reserve_words(reserve)}"]
+    return ", ".join([*words, *([] if confidence is None else [f"for P(fits) of {percent(confidence)}"])])
+
+
+def errors_words(errors: MemoryErrors, framework: str) -> str:
+    """Whose runs say how far predicted memory is off.
+
+    >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
+    'errors of the memory of 1,439 runs of nanotron'
+    >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others"), "torchtitan")
+    'no runs of torchtitan with known memory: errors of 2,000 runs of other frameworks'
+    """
+    if errors.framework != OTHERS:
+        return f"errors of the memory of {errors.rows:,} runs of {errors.framework}"
+    if not framework:
+        return f"errors of the memory of {errors.rows:,} runs of several frameworks"
+    return f"no runs of {framework} with known memory: errors of {errors.rows:,} runs of other frameworks"
 
 
 def reserve_words(reserve: str) -> str:

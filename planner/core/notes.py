@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import byte_text, counted, duration_text, percent, significant
+from planner.core.numbers import byte_text, chance_text, counted, duration_text, percent, significant
 
 __all__ = ["SENTENCES", "Note", "note_entry"]
 
@@ -22,6 +22,7 @@ SENTENCES: Mapping[str, str] = {
     "memory_limit_above_device": "--memory-limit {limit} is more than one {device} has: {capacity_bytes:bytes}",
     "does_not_fit": (
         "does not fit: [{group} ]needs {needed_bytes:bytes} per GPU, there are {capacity_bytes:bytes}"
+        "[ of {device_bytes:bytes} to plan with; P(fits) is {fits_probability:chance}]"
         "[; most of it are {largest} ({largest_bytes:bytes})]"
         "[; the host is full: it has room for {host_bytes:bytes} per GPU ({host})]"
         "[; it fits with --max-batch {max_batch}][; no number of sequences fits; use {more}]"
@@ -181,6 +182,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "ms": lambda seconds: f"{1e3 * seconds:.3g}",
     "bytes": byte_text,
     "share": percent,
+    "chance": chance_text,
     "family": {
         "model": "model parallelism",
         "hybrid": "hybrid parallelism",

@@ -13,6 +13,7 @@ __all__ = [
     "big_count",
     "byte_text",
     "byte_unit",
+    "chance_text",
     "counted",
     "duration_text",
     "duration_unit",
@@ -94,6 +95,18 @@ def percent(share: float | None) -> str:
     if share <= 0.0005:
         return "0 %" if share <= 0 else "<0.1 %"
     return f"{significant(share * 100)} %" if share >= 0.9995 else f"{share * 100:.1f} %"
+
+
+def chance_text(chance: float | None) -> str:
+    """Write a chance in percent; rounded down, and never as certain.
+
+    >>> chance_text(0.9499), chance_text(0.95), chance_text(0.99999), chance_text(None)
+    ('94.9 %', '95.0 %', '>99.9 %', 'n/a')
+    """
+    if chance is None:
+        return NOT_AVAILABLE
+    thousandths = math.floor(chance * 1000.0 + 1e-6)
+    return ">99.9 %" if thousandths >= 999 else percent(thousandths / 1000.0)
 
 
 def time_unit(seconds: float) -> Unit:

@@ -229,9 +229,8 @@ class Request:
     fix: tuple[str, ...] = ()  # "conv*:batch", "fc*:out_channels", "fc6:batch=4,out_channels=2"
     family: str | None = None
     memory_limit: str | None = None  # per worker, with a unit: "40 GiB"
-    memory_reserve: str | None = (
-        None  # per worker, left free: "5%" or "4 GB"; None: planner.core.capacity.DEFAULT_RESERVE
-    )
+    memory_reserve: str | None = None  # per worker, left free: "5%" or "4 GB"; None: see planner.core.capacity
+    memory_confidence: float | None = None  # chance of fitting that a plan needs; None: see planner.core.capacity
     micro_batches: int | None = None
     top: int = 5
     fastest: bool = False  # name the fastest plan first, however little it gains on simpler ones

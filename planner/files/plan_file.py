@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
-from planner.core.capacity import reserve_of
+from planner.core.capacity import confidence_of, reserve_of
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import SPACES, Request
 from planner.files.resources import InMemory, Kind, bundled, bundled_name, stands_for
@@ -104,7 +104,8 @@ def _question_head(request: Request, setting: Setting, folder: Path | None) -> d
         "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
         "framework": None if request.framework is None else reference("frameworks", request.framework, folder),
         "memory_limit": request.memory_limit,
-        "memory_reserve": reserve_of(request),
+        "memory_reserve": reserve_of(request, setting.memory_errors),
+        "memory_confidence": confidence_of(request, setting.memory_errors),
     }
 
 

@@ -18,13 +18,21 @@ from costmodel.kernels.roofline import ComputeModel, RooflineCompute
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
+from costmodel.uncertainty.memory import OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
-from planner.core.capacity import memory_source, memory_words, usable_bytes
+from planner.core.capacity import confidence_of, errors_words, memory_source, memory_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.numbers import byte_text
 from planner.core.request import Request
-from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
+from planner.files.loading import (
+    LoadedCalibration,
+    LoadedModel,
+    calibration_in_words,
+    load_algorithms,
+    load_calibration,
+    load_framework,
+)
 from planner.files.naming.precisions import meanings
 from planner.files.resources import stands_for
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
@@ -147,6 +155,7 @@ def resolve(request: Request) -> Resolved:
         framework=framework,
         assumptions=layer_assumptions,
     )
+    memory_errors = _memory_errors(request, framework, calibrated)
     setting = Setting(
         model=model.name,
         cluster=cluster.name,
@@ -157,7 +166,8 @@ def resolve(request: Request) -> Resolved:
         optimizer=optimizer.name,
         mode=request.mode,
         cost_model=request.cost_model,
-        memory_capacity_bytes=usable_bytes(request, device),
+        memory_capacity_bytes=usable_bytes(request, device, memory_errors),
+        memory_errors=memory_errors,
         inputs={"model": model.sha256, **inputs},
         command_line=request.command_line,
         cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
@@ -181,6 +191,16 @@ def resolve(request: Request) -> Resolved:
         free_layers=_free_layers(model, compute),
         mesh_assumptions=known[0],
     )
+
+
+def _memory_errors(request: Request, framework: Framework, calibrated: LoadedCalibration | None) -> MemoryErrors | None:
+    """How far predicted memory is off: known of training steps by the default cost model."""
+    if request.mode != "training" or request.cost_model == "paleo":
+        return None
+    known = dict(load_calibration().calibration.memory_errors)
+    if calibrated is not None:
+        known |= calibrated.calibration.memory_errors
+    return known.get(framework.errors_of or framework.name) or known[OTHERS]
 
 
 def check_trainable(model: LoadedModel) -> None:
@@ -364,11 +384,15 @@ def _stated_assumptions(
     if workload.training:
         usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
         rows.append(Assumption(name="optimizer", value=setting.optimizer, source=request.source_of("optimizer", usual)))
+    errors = setting.memory_errors
+    whose = ""
+    if errors is not None and confidence_of(request, errors) is not None:
+        whose = errors_words(errors, setting.framework)
     rows.append(
         Assumption(
             name="memory per GPU",
-            value=f"{memory_words(request, device)}, of which {byte_text(workload.context_bytes)} context",
-            source=memory_source(request, device),
+            value=f"{memory_words(request, device, errors)}, of which {byte_text(workload.context_bytes)} context",
+            source=memory_source(request, device) or whose,
         )
     )
     if request.collective is not None:

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
+from costmodel.uncertainty.memory import OTHERS
 from planner.core.answer import (
     STATED,
     Answer,
@@ -20,6 +21,7 @@ from planner.core.answer import (
     RankedPlan,
     ReportParts,
     Scaling,
+    Setting,
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
@@ -27,6 +29,7 @@ from planner.core.numbers import (
     big_count,
     byte_text,
     byte_unit,
+    chance_text,
     duration_text,
     duration_unit,
     percent,
@@ -167,15 +170,33 @@ def verdict_blocks(word: str, summary: str, facts: Sequence[tuple[str, str]]) ->
     return [Sentence(f"{word}: {summary}.", strong=True), Facts(tuple(facts))]
 
 
-def memory_text(used_bytes: float, capacity_bytes: float, where: str = "per GPU") -> str:
-    """How much memory is used and how much is left.
+def memory_text(
+    used_bytes: float, capacity_bytes: float, where: str = "per GPU", probability: float | None = None
+) -> str:
+    """How much memory is used, and with what chance that fits, or how much is left.
 
     >>> memory_text(9 * 2**30, 80 * 2**30), memory_text(81 * 2**30, 80 * 2**30, "on acc1")
     ('9.00 GiB of 80.0 GiB per GPU (71.0 GiB to spare)', '81.0 GiB of 80.0 GiB on acc1 (1.00 GiB too much)')
+    >>> memory_text(64.4 * 2**30, 79.6 * 2**30, probability=0.98)
+    '64.4 GiB of 79.6 GiB per GPU, fits with 98.0 %'
     """
     room = capacity_bytes - used_bytes
+    if probability is not None:
+        return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, fits with {chance_text(probability)}"
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
+
+
+def whose_errors(setting: Setting) -> str:
+    """By whose runs a plan fits, where it is not those of its framework."""
+    errors = setting.memory_errors
+    if errors is None or errors.framework != OTHERS:
+        return ""
+    return (
+        f" (by runs of other frameworks; none of {setting.framework})"
+        if setting.framework
+        else " (by runs of several frameworks)"
+    )
 
 
 def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
@@ -183,7 +204,10 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     # Where there are several kinds, of the fullest: the first that is as full.
     group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
     where = f"per {group or 'GPU'}"
-    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes, where)
+    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_probability)
+    if plan.fits_probability is not None:
+        memory += "" if plan.fits else f"; too much: the limit is {byte_text(plan.memory_capacity_bytes)}"
+        memory += whose_errors(answer.setting)
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 

@@ -11,7 +11,17 @@ from costmodel.hardware.cluster import LinkRow
 from costmodel.tolerances import EQUAL, ROUNDING
 from planner.core.answer import STATED, Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
-from planner.core.numbers import Unit, byte_text, byte_unit, duration_text, percent, significant, time_unit
+from planner.core.numbers import (
+    Unit,
+    byte_text,
+    byte_unit,
+    chance_text,
+    duration_text,
+    percent,
+    significant,
+    time_unit,
+    used_of_total,
+)
 from planner.core.objectives import better_word, cost_of, cost_text
 
 __all__ = [
@@ -228,6 +238,19 @@ def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
         return Column(title, tuple(cell(plan) for plan in plans), priority, unit=unit)
 
     return column
+
+
+def memory_columns(plans: Sequence[RankedPlan]) -> list[Column]:
+    """The memory of the fullest GPU of each plan, and P(fits) where it is known."""
+    column = column_maker(plans)
+    memory = column("memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_there_bytes), 2, unit="per GPU")
+    return [memory, *fits_columns(plans, 2)]
+
+
+def fits_columns(plans: Sequence[RankedPlan], priority: int) -> list[Column]:
+    """P(fits) of each plan; nothing where it is not known."""
+    known = [plan.fits_probability for plan in plans if plan.fits_probability is not None]
+    return [column_maker(plans)("P(fits)", lambda plan: chance_text(plan.fits_probability), priority)] if known else []
 
 
 def ranked_table(columns: Sequence[Column], plans: Sequence[RankedPlan], *, gap_priority: int = 1) -> Table:

@@ -12,6 +12,7 @@ from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
+from costmodel.uncertainty.memory import MemoryErrors
 from planner.schema.common import FileModel, Name, Text, fail, known, plain_number
 from planner.schema.records import key, record
 
@@ -56,6 +57,7 @@ def _in_order(entry: Any) -> Any:
 
 if TYPE_CHECKING:
     ConstantEntry: TypeAlias = Any
+    MemoryEntry: TypeAlias = Any
     CrossValidation: TypeAlias = Any
     ResidualEntry: TypeAlias = Any
     SourceEntry: TypeAlias = Any
@@ -140,6 +142,27 @@ else:
             default_factory=dict,
         ),
     )
+    MemoryEntry = record(
+        "MemoryEntry",
+        "Errors of the predicted memory of one framework's runs (`costmodel.uncertainty.memory.MemoryErrors`); written by "
+        "``benchmarks/memory_errors.py``.",
+        FileModel,
+        mean=key(
+            Annotated[float, Field(ge=-2.0, le=2.0), BeforeValidator(plain_number)],
+            "of log(memory that a run needs / predicted)",
+        ),
+        log_sd=key(
+            Annotated[float, Field(gt=0.0, le=2.0), BeforeValidator(plain_number)],
+            "its standard deviation, for a network that has not run",
+        ),
+        rows=key(Count, "runs that it was found from", default=0),
+        networks=key(Count, "networks of these runs", default=0),
+        evidence=key(
+            Literal["failures", "peaks", "full", ""],
+            "what the runs show: which failed, how much memory was measured, or how full the devices of runs that succeeded are",
+            default="",
+        ),
+    )
     TableEntry = record(
         "TableEntry",
         "A table that was fitted to.",
@@ -195,6 +218,11 @@ class CalibrationFile(FileModel):
         default_factory=dict,
         description="assumptions of the cost model that these runs had in place of their framework's: waits of one cluster, say",
     )
+    memory: dict[Name, MemoryEntry] = Field(
+        default_factory=dict,
+        description="how far predicted memory is off, by framework; 'others': those without runs; as the bundled calibration has it "
+        "where absent",
+    )
 
     @model_validator(mode="after")
     def _matrix(self) -> Self:
@@ -237,5 +265,9 @@ class CalibrationFile(FileModel):
             assumed={name: entry.value for name, entry in self.assumptions.items()},
             error_models={
                 name: ErrorModel(**kind.model_dump(exclude={"rows"})) for name, kind in residual.kinds.items()
+            },
+            memory_errors={
+                name: MemoryErrors(mean=entry.mean, log_sd=entry.log_sd, rows=entry.rows, framework=name)
+                for name, entry in self.memory.items()
             },
         )

@@ -303,7 +303,12 @@ class PlanDocument(FileModel):
     memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
     memory_reserve: Word | None = Field(
         default=None,
-        description="Memory per worker that is left free, a share or with its unit; 5% unless stated, 0 beside memory_limit.",
+        description="Memory per worker that is left free, a share or with its unit.",
+    )
+    memory_confidence: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
+        default=None,
+        description="Chance of fitting that the plan needs. Where this, memory_reserve and memory_limit are left out: 95 % (inference and "
+        "the paleo cost model: 5 % are left free).",
     )
     workers: Degree = Field(description="Workers that the plan uses.")
     num_micro_batches: Count = Field(

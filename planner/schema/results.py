@@ -86,8 +86,9 @@ ComparedPlan = record(
     tokens_per_s=key(Number | None, "Of serving, output tokens; null where there are no tokens."),
     ttft_s=key(Seconds | None, "Of serving: time to the first token."),
     memory_bytes_per_gpu=key(Amount, "Peak memory of the fullest GPU."),
-    memory_capacity_bytes=key(Amount, "Memory that it may use."),
+    memory_capacity_bytes=key(Amount, "Memory that it may be predicted to need."),
     fits=bool,
+    fits_probability=key(Number | None, "P(fits), by the errors of measured runs; null: they are not known."),
     mfu=key(Number | None, "Model FLOP utilisation; null where it is not known."),
     **{
         name: key(Number | None, f"In {cost.unit}; of serving, per token of every sequence. null: it is not known.")

@@ -313,6 +313,8 @@ class PlanSpace(AnswerSpace):
             label, size = ranked.largest_memory_part
             more |= {"largest": label, "largest_bytes": size}
         need, have = ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes
+        if ranked.fits_probability is not None and self.request.memory_limit is None:
+            more |= {"device_bytes": ranked.memory_there_bytes, "fits_probability": ranked.fits_probability}
         return [Note("does_not_fit", needed_bytes=need, capacity_bytes=have, **more)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:

@@ -243,8 +243,16 @@ def miss_text(plan: str, ranked: RankedPlan, *, of: str = "", need: str = "") ->
     label, size = ranked.largest_memory_part
     return (
         f"the nearest miss ({plan}) needs {byte_text(ranked.memory_bytes_per_gpu)} per GPU{of}{need} and there are "
-        f"{byte_text(ranked.memory_capacity_bytes)}; the largest part is {label} with {byte_text(size)}"
+        f"{room_text(ranked)}; the largest part is {label} with {byte_text(size)}"
     )
+
+
+def room_text(ranked: RankedPlan) -> str:
+    """The memory that a plan may need, and what its device has where that is more."""
+    room, there = byte_text(ranked.memory_capacity_bytes), byte_text(ranked.memory_there_bytes)
+    if room == there:
+        return room
+    return f"{room} of {there} to plan with"
 
 
 def smallest_set(flags: Sequence[str], is_empty: Callable[[frozenset[str]], bool]) -> list[str]:

@@ -75,6 +75,8 @@ class Item:
     first_token_parts: Mapping[str, float]
     memory_bytes: float
     memory_capacity_bytes: float
+    memory_there_bytes: float
+    fits_probability: float | None
     memory_parts: Mapping[str, float]
     objective: str
     costs: Mapping[str, float | None]
@@ -193,6 +195,8 @@ def item_fields(label: str, request: Request, estimate: Estimate, found: str) ->
         "first_token_parts": ranked.parts("ttft_s"),
         "memory_bytes": ranked.memory_bytes_per_gpu,
         "memory_capacity_bytes": ranked.memory_capacity_bytes,
+        "memory_there_bytes": ranked.memory_there_bytes,
+        "fits_probability": ranked.fits_probability,
         "memory_parts": ranked.memory_parts,
         "objective": estimate.objective,
         "mfu": ranked.get("mfu"),

@@ -151,6 +151,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         paleo_algorithms=None if algorithms is None else Path(algorithms),
         memory_limit=document.memory_limit,
         memory_reserve=document.memory_reserve,
+        memory_confidence=document.memory_confidence,
         seq=document.seq,
         doc_lengths=document.doc_lengths,
         doc_cv=document.doc_cv,

@@ -161,6 +161,7 @@ def make_ranked(hybrid_plan: Plan) -> Callable[..., RankedPlan]:
                 "memory_bytes_per_gpu": 9.1 * GIB,
                 "exposed_communication_s": 0.0009,
                 "memory_capacity_bytes": 80.0 * GIB,
+                "gpu_memory_bytes": 80.0 * GIB,
                 "speedup": 12.0,
                 "efficiency": 0.75,
                 "compute_s": 0.003,

@@ -76,6 +76,8 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
             "mfu": 0.45,
             "memory_bytes_per_gpu": 56.0 * GIB,
             "memory_capacity_bytes": 80.0 * GIB,
+            "gpu_memory_bytes": 80.0 * GIB,
+            "fits_probability": 0.99,
             "host_bytes_per_gpu": 0.0,
             "host_capacity_bytes_per_gpu": None,
             "host_s": 0.0,

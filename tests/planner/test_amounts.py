@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,9 @@ def test_drivers_show_about_the_nominal_size(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected_mib"),
     [
-        ({}, 0.95 * 81559),
+        ({}, 81559 * math.exp(-(0.030 + 1.6448536 * 0.090))),  # P(fits) of 95 %, by the errors of several frameworks
+        ({"framework": "megatron-lm"}, 81559 * math.exp(-(0.001 + 1.6448536 * 0.031))),
+        ({"mode": "inference", "model": "llama3-8b"}, 0.95 * 81559),
         ({"memory_reserve": "0"}, 81559),
         ({"memory_reserve": "10%"}, 0.9 * 81559),
         ({"memory_reserve": "0.1"}, 0.9 * 81559),
@@ -156,14 +159,14 @@ def test_drivers_show_about_the_nominal_size(name: str) -> None:
     ],
 )
 def test_capacity_is_what_the_driver_shows_less_the_reserve(options: dict[str, str], expected_mib: float) -> None:
-    assert capacity(**options) == pytest.approx(expected_mib * MIB, rel=1e-12)
+    assert capacity(**options) == pytest.approx(expected_mib * MIB, rel=1e-7)
 
 
 @pytest.mark.parametrize("model", ["alexnet", "bert-large"])
 def test_no_plan_of_the_default_question_is_larger_than_the_card(model: str, answer: Any) -> None:
     plans = json.loads(answer("optimize", model, "--gpus", "2", "--cluster", "dgx-h100", "--json"))["plans"]
     assert plans
-    assert all(plan["memory_bytes_per_gpu"] <= plan["memory_capacity_bytes"] == 0.95 * 81559 * MIB for plan in plans)
+    assert all(plan["memory_bytes_per_gpu"] <= plan["memory_capacity_bytes"] < 0.84 * 81559 * MIB for plan in plans)
 
 
 def test_a_limit_draws_no_advice(document: Any, answer: Any) -> None:
@@ -174,7 +177,11 @@ def test_a_limit_draws_no_advice(document: Any, answer: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words", "source"),
     [
-        ("", "75.7 GiB (79.6 GiB by the driver, less 5 %)", ""),
+        (
+            "",
+            "66.7 GiB (79.6 GiB by the driver, for P(fits) of 95.0 %)",
+            "errors of the memory of 1,673 runs of several frameworks",
+        ),
         ("--memory-limit 40GiB", "40.0 GiB", "given"),
         ("--memory-limit 200GiB", "79.6 GiB by the driver", ""),
         ("--memory-limit 40GiB --memory-reserve 10%", "36.0 GiB (40.0 GiB, less 10 %)", "given"),

@@ -234,7 +234,7 @@ def test_explain_adds_up_the_memory(answer: Any) -> None:
     layers = next(line for line in text.splitlines() if line.startswith("total")).split()[-1]
     parts = " ".join(text.split("What fills the memory")[1].split())
     assert float(layers) == pytest.approx(749)
-    assert "1.23 GiB of 75.7 GiB" in text
+    assert "1.23 GiB of 79.6 GiB" in text
     assert "context of the driver and libraries 0.500" in parts
     assert "memory 1.23 100 %" in parts
 

@@ -16,10 +16,9 @@ from planner.core.numbers import (
     percent,
     significant,
     time_unit,
-    used_of_total,
 )
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.tables import column_maker, compared_words, paid_text, parts_table
+from planner.report.tables import column_maker, compared_words, memory_columns, paid_text, parts_table
 
 __all__ = ["REPORT", "layer_totals"]
 
@@ -62,9 +61,7 @@ class LayerwiseReport(SpaceReport):
             column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
             speedup,
             column("efficiency", lambda plan: percent(plan["efficiency"]), 8),
-            column(
-                "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 2, unit="per GPU"
-            ),
+            *memory_columns(plans),
             column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
         ]
 

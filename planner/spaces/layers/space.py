@@ -30,7 +30,7 @@ from planner.core.answer import (
     RankedPlan,
     Sensitivity,
 )
-from planner.core.capacity import limit_notes
+from planner.core.capacity import fit_figures, limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text
@@ -326,7 +326,12 @@ class LayerwisePlanSpace(PlanSpace):
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
-                "memory_capacity_bytes": resolved.setting.memory_capacity_bytes,
+                **fit_figures(
+                    resolved.setting.memory_errors,
+                    float(costs.memory_bytes[n]),
+                    resolved.setting.memory_capacity_bytes,
+                    resolved.cluster.device,
+                ),
                 "exposed_communication_s": float(costs.exposed_communication_s[n]),
                 "speedup": speedup,
                 "efficiency": None if speedup is None else speedup / plan.workers,

@@ -38,6 +38,7 @@ from planner.spaces.diagnose import (
     miss_text,
     no_share,
     reason_of_rules,
+    room_text,
     smallest_set,
     too_many_gpus,
 )
@@ -197,7 +198,7 @@ class MeshDiagnosis(Diagnosis):
             f"the nearest miss ({ranked.summary}) needs {byte_text(ranked['host_bytes_per_gpu'])} on the host for each GPU, most "
             f"of it {_largest_on_host(larger, ranked)}, and there are {byte_text(host.share_bytes(plan.workers))} "
             f"({space.host_memory().value}); on the GPU it needs {byte_text(ranked.memory_bytes_per_gpu)} of "
-            f"{byte_text(ranked.memory_capacity_bytes)}, where the largest part is {label} with {byte_text(size)}"
+            f"{room_text(ranked)}, where the largest part is {label} with {byte_text(size)}"
         )
 
 

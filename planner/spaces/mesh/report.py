@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
-from planner.core.numbers import byte_text, duration_text, percent, significant, used_of_total
+from planner.core.numbers import byte_text, duration_text, percent, significant
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, rows_table
+from planner.report.tables import column_maker, memory_columns, rows_table
 from planner.spaces.mesh.plans import mesh_plan_in_words, splits_in_words
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class MeshReport(SpaceReport):
         return [
             column("tokens/s", lambda plan: significant(plan["tokens_per_s_per_gpu"]), 3, unit="per GPU"),
             column("MFU", lambda plan: percent(plan["mfu"]), 4),
-            column(
-                "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 2, unit="per GPU"
-            ),
+            *memory_columns(plans),
             column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
             column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
         ]

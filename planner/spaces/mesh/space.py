@@ -37,7 +37,7 @@ from planner.core.answer import (
     Sensitivity,
     Setting,
 )
-from planner.core.capacity import limit_notes
+from planner.core.capacity import fit_figures, limit_notes
 from planner.core.errors import SearchInterrupted, UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, percent
@@ -256,7 +256,7 @@ class MeshPlanSpace(PlanSpace):
         ]
 
     def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, *, computing_s: float, score: float) -> RankedPlan:
-        host, device = self.resolved.cluster.host, self.resolved.cluster.device
+        host, device, setting = self.resolved.cluster.host, self.resolved.cluster.device, self.resolved.setting
         step, host_s = float(costs.step_time_s[n]), float(costs.host_s[n])
         parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
         return RankedPlan(
@@ -270,7 +270,9 @@ class MeshPlanSpace(PlanSpace):
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
-                "memory_capacity_bytes": self.resolved.setting.memory_capacity_bytes,
+                **fit_figures(
+                    setting.memory_errors, float(costs.memory_bytes[n]), setting.memory_capacity_bytes, device
+                ),
                 "host_bytes_per_gpu": float(costs.host_bytes[n]),
                 "host_capacity_bytes_per_gpu": None if host is None else host.share_bytes(plan.workers),
                 "exposed_communication_s": sum(parts[name] for name in _COMMUNICATION),

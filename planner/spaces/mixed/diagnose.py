@@ -116,7 +116,9 @@ class MixedDiagnosis(Diagnosis):
         request, groups = self.space.resolved.request, self.space.model.cluster.groups
         everything = tuple(group.num_devices for group in groups)
         unlimited = dataclasses.replace(request, memory_limit=None)
-        own = tuple(usable_bytes(unlimited, group.device) for group in groups)
+        own = tuple(
+            usable_bytes(unlimited, group.device, self.space.resolved.setting.memory_errors) for group in groups
+        )
         quick = dataclasses.replace(self.settings, top=1, effort=_EFFORT, gap=1.0)
         tries = {}
         if self.space.devices != everything:

@@ -14,7 +14,7 @@ from planner.core.numbers import duration_text, percent, significant, time_unit,
 from planner.core.objectives import cost_text
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, compared_words, rows_table
+from planner.report.tables import column_maker, compared_words, fits_columns, rows_table
 from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline, fullest_group
 from planner.spaces.mixed.what_if import StepBound, WhatIf
@@ -35,7 +35,7 @@ class MixedReport(SpaceReport):
         def memory(position: int) -> Callable[[RankedPlan], str]:
             def cell(plan: RankedPlan) -> str:
                 use = plan.groups[position]
-                return used_of_total(use.memory_bytes, use.memory_capacity_bytes) if use.devices else "-"
+                return used_of_total(use.memory_bytes, use.memory_there_bytes) if use.devices else "-"
 
             return cell
 
@@ -44,6 +44,7 @@ class MixedReport(SpaceReport):
             column("tokens/s", lambda plan: significant(plan["tokens_per_s"]), 3),
             column("MFU", lambda plan: percent(plan["mfu"]), 4),
             *(column("memory", memory(i), 2, unit=groups[i].name) for i in used),
+            *fits_columns(plans, 2),
             column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
             column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
             column("format", lambda plan: plan["precision"], 8),

@@ -40,7 +40,7 @@ from planner.core.answer import (
     Sensitivity,
     Setting,
 )
-from planner.core.capacity import limit_notes, reserve_of, reserve_words, usable_bytes
+from planner.core.capacity import confidence_words, fit_figures, limit_notes, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text
@@ -80,6 +80,7 @@ class GroupUse:
     available: int
     memory_bytes: float  # of the fullest device in use; 0 where none is
     memory_capacity_bytes: float
+    memory_there_bytes: float  # of the device where P(fits) is known, else what may be used
 
     @property
     def fits(self) -> bool:
@@ -140,7 +141,9 @@ def mixed_space(resolved: Resolved) -> MixedPlanSpace:
         resolved=resolved,
         model=model,
         devices=tuple(devices),
-        capacity_bytes=tuple(usable_bytes(request, group.device) for group in cluster.groups),
+        capacity_bytes=tuple(
+            usable_bytes(request, group.device, resolved.setting.memory_errors) for group in cluster.groups
+        ),
         flop_per_step=model_flops_per_step(workload),
         seq=next(layer.input_shapes[0][1] for layer in workload.graph.layers if layer.block),
     )
@@ -268,6 +271,9 @@ class MixedPlanSpace(PlanSpace):
                 available=self.devices[g],
                 memory_bytes=max((r.memory_bytes for r in reports if r.group == g), default=0.0),
                 memory_capacity_bytes=self.capacity_bytes[g],
+                memory_there_bytes=groups[g].device.capacity_bytes
+                if self.resolved.setting.memory_errors is not None
+                else self.capacity_bytes[g],
             )
             for g, name in enumerate(self.names)
         )
@@ -283,7 +289,12 @@ class MixedPlanSpace(PlanSpace):
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": use[fullest.group].memory_bytes,
-                "memory_capacity_bytes": use[fullest.group].memory_capacity_bytes,
+                **fit_figures(
+                    self.resolved.setting.memory_errors,
+                    use[fullest.group].memory_bytes,
+                    use[fullest.group].memory_capacity_bytes,
+                    groups[fullest.group].device,
+                ),
                 "exposed_communication_s": sum(parts[name] for name in _COMMUNICATION),
                 "precision": precision.name,
                 **training_rates(
@@ -445,8 +456,8 @@ class MixedPlanSpace(PlanSpace):
             f"{count} of {name} with {byte_text(capacity)} each"
             for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
         )
-        reserve = reserve_of(request)
-        reserved = f"; {reserve_words(reserve)} reserved" if reserve else ""
+        left = confidence_words(request, self.resolved.setting.memory_errors)
+        reserved = f" ({left})" if left else ""
         source = f"cluster file{' and --memory-limit' if request.memory_limit else ''}"
         precision, used = self.resolved.workload.precision.compute, self.model.precision_of(plan.groups).name
         instead = f"{used} in place of {precision}"

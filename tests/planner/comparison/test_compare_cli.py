@@ -259,6 +259,8 @@ def item(label: str, **changes: object) -> Item:
         first_token_parts={},
         memory_bytes=3.0 * GIB,
         memory_capacity_bytes=80.0 * GIB,
+        memory_there_bytes=80.0 * GIB,
+        fits_probability=None,
         memory_parts={"weight_bytes": 1.0 * GIB, "activation_bytes": 2.0 * GIB},
         objective="step_time",
         costs={},

@@ -20,7 +20,7 @@ from strategies.mesh.simplest import FORGONE
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
 # On one node FSDP is within half a per cent of a pipeline of two stages with chunks of unequal length.
-EIGHT = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=128, seq=8192)
+EIGHT = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=128, seq=8192, memory_reserve="5%")
 
 
 @pytest.fixture(scope="module")

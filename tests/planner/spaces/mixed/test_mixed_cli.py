@@ -169,7 +169,8 @@ def test_what_does_not_fit_names_the_nearest_miss(fails: Any, question: list[str
     err = fails("optimize", *question, "--memory-limit", "2 GiB", code=1)
     for words in (
         "nothing fits: the nearest miss (1 replica x 48 micro-batches of 1: ",
-        "and there are 2.00 GiB; the largest part is",
+        "and there are 2.00 GiB of ",
+        " to plan with; the largest part is",
         "without --memory-limit 2 GiB it works: ",
     ):
         assert words in err
