@@ -49,6 +49,8 @@ class Format:
         A name of `planner.exporters.EXPORTERS`, whose framework is predicted.
     step : pattern
         Found in the lines about steps; its group is the number of the step.
+    needs : tuple of str
+        Such a line holds one of these texts.
     fields : mapping of str to pattern
         What such a line says, the value as the group: ``step_s``, ``step_ms``, ``tokens_per_s_per_gpu``, ``samples_per_s``, ``batch``;
         of progress bars ``bar`` (done, total, elapsed), and of the whole run ``run_s``, ``steps_per_s``.
@@ -68,6 +70,7 @@ class Format:
     title: str
     trainer: str
     step: re.Pattern[str]
+    needs: tuple[str, ...]
     fields: Mapping[str, re.Pattern[str]]
     memory: Mapping[str, tuple[re.Pattern[str], float]] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
@@ -75,6 +78,10 @@ class Format:
     timers_hint: str = ""
     beside: frozenset[str] = frozenset()
     source: str
+
+    def step_in(self, line: str) -> re.Match[str] | None:
+        """Find the number of a step in a line about one; None where it is about something else."""
+        return self.step.search(line) if any(text in line for text in self.needs) else None
 
 
 _VALUE = r"\s*([^\s|,]+(?:,\d{3})*)"
@@ -95,7 +102,7 @@ _ALL_BUT_UPDATE = (
 )
 _READING = "reading batches"
 _EXCHANGE = "gradient exchange"
-_MEGATRON_STEP = re.compile(r"(?<![\w-])iteration\s+(\d+)\s*/\s*(?:\d+|infinity)\s*\|(?=.*elapsed time per iteration)")
+_MEGATRON_STEP = re.compile(r"(?<![\w-])iteration\s+(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
 _MEGATRON_FIELDS = {
     "step_ms": _after("elapsed time per iteration (ms):"),
     "batch": _after("global batch size:"),
@@ -123,6 +130,7 @@ FORMATS: dict[str, Format] = {
         title="Megatron-Bridge",
         trainer="megatron-bridge",
         step=_MEGATRON_STEP,
+        needs=("elapsed time per iteration",),
         fields=_MEGATRON_FIELDS,
         memory={
             "allocated": (_after("mem-max-allocated-gigabytes:"), 1e9),
@@ -137,7 +145,8 @@ FORMATS: dict[str, Format] = {
     "nemo": Format(
         title="NeMo",
         trainer="megatron-bridge",
-        step=re.compile(r"global_step[:=]\s*(\d+)(?=.*train_step_timing in s)"),
+        step=re.compile(r"global_step[:=]\s*(\d+)"),
+        needs=("train_step_timing in s",),
         fields={
             "step_s": re.compile(r"train_step_timing in s[:=]" + _VALUE),
             "batch": re.compile(r"global_batch_size[:=]" + _VALUE),
@@ -148,6 +157,7 @@ FORMATS: dict[str, Format] = {
         title="Megatron-LM",
         trainer="megatron",
         step=_MEGATRON_STEP,
+        needs=("elapsed time per iteration",),
         fields=_MEGATRON_FIELDS,
         memory=_MEGATRON_MEMORY,
         parts=_MEGATRON_PARTS,
@@ -158,7 +168,8 @@ FORMATS: dict[str, Format] = {
     "torchtitan": Format(
         title="torchtitan",
         trainer="torchtitan",
-        step=re.compile(r"\bstep:\s*([\d,]+)\s+(?=.*\btps:)"),
+        step=re.compile(r"\bstep:\s*([\d,]+)\s"),
+        needs=(" tps:",),
         fields={"tokens_per_s_per_gpu": _after("tps:")},
         memory={"reserved": (re.compile(r"\bmemory:\s*([^\s(]+?)GiB"), _GIB)},
         source="torchtitan, torchtitan/components/metrics.py, MetricsProcessor.log: time since the last line, of every rank",
@@ -166,7 +177,8 @@ FORMATS: dict[str, Format] = {
     "nanotron": Format(
         title="nanotron",
         trainer="nanotron",
-        step=re.compile(r"\biteration:\s*(\d+)\s*/\s*\d+\s*\|(?=.*elapsed_time_per_iteration_ms)"),
+        step=re.compile(r"\biteration:\s*(\d+)\s*/\s*\d+\s*\|"),
+        needs=("elapsed_time_per_iteration_ms:",),
         fields={"step_ms": _after("elapsed_time_per_iteration_ms:"), "batch": _after("global_batch_size:")},
         memory={
             "allocated": (re.compile(r"Peak allocated:?\s*([^\s]+?)MiB"), _MIB),
@@ -178,6 +190,7 @@ FORMATS: dict[str, Format] = {
         title="Hugging Face Trainer",
         trainer="accelerate",
         step=re.compile(r"\|\s*\d+/\d+ \[[\d:]+<[^\]]*(?:it/s|s/it)|['\"]train_runtime['\"]:"),
+        needs=("it/s", "s/it", "train_runtime"),
         fields={
             "bar": re.compile(r"\|\s*(\d+)/(\d+) \[([\d:]+)<[^\]]*(?:it/s|s/it)"),
             "run_s": re.compile(r"['\"]train_runtime['\"]:\s*['\"]?([^\s,}'\"]+)"),
@@ -189,7 +202,8 @@ FORMATS: dict[str, Format] = {
     "deepspeed": Format(
         title="DeepSpeed",
         trainer="deepspeed",
-        step=re.compile(r"global_step=(\d+), RunningAvgSamplesPerSec=|\bsteps:\s*(\d+)\s+loss:(?=.*iter time \(s\):)"),
+        step=re.compile(r"global_step=(\d+), RunningAvgSamplesPerSec=|\bsteps:\s*(\d+)\s+loss:"),
+        needs=("RunningAvgSamplesPerSec=", "iter time (s):"),
         fields={"samples_per_s": _after("CurrSamplesPerSec="), "step_s": _after("iter time (s):")},
         memory={"allocated": (re.compile(r"MaxMemAllocated=\s*([^\s]+?)GB"), _GIB)},
         parts=(

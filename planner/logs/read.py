@@ -139,17 +139,35 @@ def read_log(path: Path, name: str | None = None) -> Log:
 
 def _recognised(path: Path, text: str) -> str:
     found = {
-        name: match for name, known in FORMATS.items() if known.mark in text and (match := known.step.search(text))
+        name: place
+        for name, known in FORMATS.items()
+        if known.mark in text and (place := _first_step(text, known)) is not None
     }
     names = [name for name in found if not any(name in FORMATS[other].beside for other in found)]
     if not names:
         titles = ", ".join(f"{known.title} ({name})" for name, known in FORMATS.items())
         raise failure(path, f"has no line about a training step that is known; known logs: {titles}")
     if len(names) > 1:
-        places = [f"{FORMATS[name].title} (line {text.count(chr(10), 0, found[name].start()) + 1})" for name in names]
+        places = [f"{FORMATS[name].title} (line {text.count(chr(10), 0, found[name]) + 1})" for name in names]
         hint = " or ".join(f"--log-format {name}" for name in names)
         raise failure(path, f"has steps of several programs: {', '.join(places)}; say which are meant by {hint}")
     return names[0]
+
+
+def _first_step(text: str, known: Format) -> int | None:
+    """Where the first line about a step of a format begins; None where there is none."""
+    places = []
+    for needed in known.needs:
+        at = text.find(needed)
+        while at >= 0:
+            begin = text.rfind("\n", 0, at) + 1
+            end = text.find("\n", at)
+            line = text[begin : end if end >= 0 else len(text)]
+            if known.step_in(line[:_LONGEST_LINE]):
+                places.append(begin)
+                break
+            at = text.find(needed, begin + len(line))
+    return min(places, default=None)
 
 
 class _Reader:
@@ -167,7 +185,7 @@ class _Reader:
         log = self.log
         lines = log.text.split("\n")
         last = lines.pop()  # cut off in the middle of a number, perhaps; empty where the file ends in a line
-        if last and not any(log.known.step.search(line) for line in lines[-1000:]):
+        if last and not any(log.known.step_in(line[:_LONGEST_LINE]) for line in lines[-1000:]):
             lines.append(last)
         for number, line in enumerate(lines, 1):
             for piece in line[:_LONGEST_LINE].split("\r"):
@@ -177,10 +195,10 @@ class _Reader:
 
     def _line(self, text: str, line: int) -> None:
         known = self.log.known
-        for counts, (pattern, unit) in known.memory.items():
+        for counts, (pattern, unit) in known.memory.items() if "em" in text else ():  # memory, MaxMem, mem-max
             if match := pattern.search(text):
                 self.log.memory[counts] = max(self.log.memory.get(counts, 0.0), self._number(match, line) * unit)
-        if match := known.step.search(text):
+        if match := known.step_in(text):
             self._step(match, text, line)
         elif known.parts:
             self._timers(text, line)
@@ -219,16 +237,16 @@ class _Reader:
 
     def _timers(self, text: str, line: int) -> None:
         step = self.log.steps[-1].number if self.log.steps else 0
-        if match := _TIMER.search(text):
+        if ".: " in text and (match := _TIMER.search(text)):
             ends = [self._seconds(match, line, group) for group in (2, 3, 4) if match[group] is not None]
             fastest = ends[0] if len(ends) > 1 else None
             self._timed(Timing(name=match[1], step=step, fastest_s=fastest, slowest_s=ends[-1]))
-        elif match := _TIMER_NAME.search(text):
+        elif text.rstrip().endswith(":") and (match := _TIMER_NAME.search(text)):
             self.timer = match[1]
         elif self.timer and (match := _TIMER_RANK.search(text)):
             seconds = self._seconds(match, line, 1)
             self._timed(Timing(name=self.timer, step=step, fastest_s=seconds, slowest_s=seconds))
-        elif match := _BREAKDOWN.search(text):
+        elif " | fwd: " in text and (match := _BREAKDOWN.search(text)):
             for name, value in re.findall(r"(\w+): ([\d.]+)", match[1]):
                 self._timed(Timing(name=name, step=step, fastest_s=None, slowest_s=float(value) / 1e3))
 
