@@ -295,6 +295,11 @@ ESSENTIAL: dict[str, dict[str, int]] = {
     "falcon": {"hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71},
     "mpt": {"d_model": 2048, "n_layers": 24, "n_heads": 16},
     "t5": {"d_model": 512, "num_layers": 6, "num_heads": 8},
+    **{name: {"d_model": 512, "num_layers": 8, "num_heads": 6} for name in ("mt5", "umt5")},
+    "gpt_neo": {"hidden_size": 2048, "num_layers": 24, "num_heads": 16},
+    "nemotron_h": {"hidden_size": 4096, "num_attention_heads": 32},
+    "mamba2": {"hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128},
+    "llama4_text": {"hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40},
 }
 
 

@@ -2,7 +2,9 @@
 
 Numbers of weights were counted with transformers 5.23 on torch's meta device (``num_parameters()``, tied weights once) for the same files.
 Those of experts whose router is balanced by a bias (GLM 4.5, MiniMax M2, Kimi K2) include that bias, which is a buffer there. InternLM 2,
-Baichuan 2 and Kimi K2 are not classes of transformers; Llama's and DeepSeek-V3's of the same sizes were counted.
+Baichuan 2 and Kimi K2 are not classes of transformers; Llama's and DeepSeek-V3's of the same sizes were counted. GPT-Neo, mT5,
+UMT5, Mamba-2, Nemotron-H and Llama 4 were counted with 5.20, mT5 and UMT5 with the head of their own that their weights and files have and
+that class ties.
 """
 
 from __future__ import annotations
@@ -12,6 +14,54 @@ import json
 __all__ = ["FAMILIES", "PARTS"]
 
 FAMILIES: dict[str, tuple[int, str]] = {
+    "EleutherAI/gpt-neo-1.3B": (
+        1_315_575_808,
+        """{"activation_function": "gelu_new", "architectures": ["GPTNeoForCausalLM"], "attention_dropout": 0, "attention_layers":
+        ["global", "local", "global", "local", "global", "local", "global", "local", "global", "local", "global", "local", "global",
+        "local", "global", "local", "global", "local", "global", "local", "global", "local", "global", "local"],
+        "attention_types": [[["global", "local"], 12]], "embed_dropout": 0, "hidden_size": 2048, "intermediate_size": null,
+        "max_position_embeddings": 2048, "model_type": "gpt_neo", "num_heads": 16, "num_layers": 24, "resid_dropout": 0,
+        "vocab_size": 50257, "window_size": 256}""",
+    ),
+    "google/mt5-small": (
+        300_176_768,
+        """{"architectures": ["MT5ForConditionalGeneration"], "d_ff": 1024, "d_kv": 64, "d_model": 512, "dropout_rate": 0.1,
+        "feed_forward_proj": "gated-gelu", "is_encoder_decoder": true, "model_type": "mt5", "num_decoder_layers": 8, "num_heads": 6,
+        "num_layers": 8, "relative_attention_num_buckets": 32, "tie_word_embeddings": false, "vocab_size": 250112}""",
+    ),
+    "google/umt5-small": (
+        306_601_984,
+        """{"architectures": ["UMT5ForConditionalGeneration"], "d_ff": 1024, "d_kv": 64, "d_model": 512, "dropout_rate": 0.1,
+        "feed_forward_proj": "gated-gelu", "is_encoder_decoder": true, "model_type": "umt5", "num_decoder_layers": 8, "num_heads": 6,
+        "num_layers": 8, "relative_attention_num_buckets": 32, "tie_word_embeddings": false, "vocab_size": 256384}""",
+    ),
+    "nvidia/Nemotron-H-8B-Base-8K": (
+        8_100_852_736,
+        """{"architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "chunk_size": 128,
+        "conv_kernel": 4, "expand": 2, "head_dim": 128, "hidden_size": 4096,
+        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "intermediate_size": 21504,
+        "mamba_head_dim": 64, "mamba_hidden_act": "silu", "mamba_num_heads": 128, "mamba_proj_bias": false,
+        "max_position_embeddings": 8192, "mlp_bias": false, "mlp_hidden_act": "relu2", "model_type": "nemotron_h", "n_groups": 8,
+        "num_attention_heads": 32, "num_hidden_layers": 52, "num_key_value_heads": 8, "ssm_state_size": 128, "use_bias": false,
+        "use_conv_bias": true, "vocab_size": 131072}""",
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16": (
+        31_577_940_288,
+        """{"architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "chunk_size": 128,
+        "conv_kernel": 4, "expand": 2, "head_dim": 128, "hidden_size": 2688,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "intermediate_size": 1856,
+        "mamba_head_dim": 64, "mamba_num_heads": 64, "max_position_embeddings": 262144, "mlp_bias": false, "mlp_hidden_act": "relu2",
+        "model_type": "nemotron_h", "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_group": 1,
+        "n_groups": 8, "n_routed_experts": 128, "n_shared_experts": 1, "num_attention_heads": 32, "num_experts_per_tok": 6,
+        "num_hidden_layers": 52, "num_key_value_heads": 2, "ssm_state_size": 128, "topk_group": 1, "use_bias": false,
+        "use_conv_bias": true, "vocab_size": 131072}""",
+    ),
+    "mistralai/Mamba-Codestral-7B-v0.1": (
+        7_285_403_648,
+        """{"architectures": ["Mamba2ForCausalLM"], "chunk_size": 256, "conv_kernel": 4, "expand": 2, "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 4096, "model_type": "mamba2", "n_groups": 8, "num_heads": 128, "num_hidden_layers": 64, "state_size": 128,
+        "tie_word_embeddings": false, "use_bias": false, "use_conv_bias": true, "vocab_size": 32768}""",
+    ),
     "google/gemma-3-1b-pt": (
         999_885_952,
         """{"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "head_dim": 256,
@@ -267,6 +317,24 @@ FAMILIES: dict[str, tuple[int, str]] = {
 
 # Networks of several parts, of which the text part is read and counted.
 PARTS: dict[str, tuple[int, str]] = {
+    "meta-llama/Llama-4-Scout-17B-16E": (
+        107_769_861_120,
+        """{"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": {"attention_bias": false,
+        "attention_chunk_size": 8192, "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+        "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "max_position_embeddings": 262144,
+        "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40, "num_experts_per_tok": 1,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "use_qk_norm": true, "vocab_size": 202048},
+        "tie_word_embeddings": false, "vision_config": {"hidden_size": 1408, "model_type": "llama4_vision_model"}}""",
+    ),
+    "meta-llama/Llama-4-Maverick-17B-128E": (
+        400_711_848_960,
+        """{"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": {"attention_bias": false,
+        "attention_chunk_size": 8192, "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+        "interleave_moe_layer_step": 2, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "max_position_embeddings": 262144,
+        "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40, "num_experts_per_tok": 1,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128, "use_qk_norm": false, "vocab_size": 202048},
+        "tie_word_embeddings": false, "vision_config": {"hidden_size": 1408, "model_type": "llama4_vision_model"}}""",
+    ),
     "google/gemma-3-4b-pt": (
         3_880_263_168,
         """{"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999, "mm_tokens_per_image": 256,

@@ -91,9 +91,25 @@ def test_model_types(tmp_path: Path) -> None:
     assert fault(tmp_path, architectures=["LlamaModel"]) == f"missing key 'model_type' (known: {known})"
 
 
+@pytest.mark.parametrize(
+    ("config", "like"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"]}, "class Qwen3ForCausalLM is that of 'qwen3'"),
+        ({"architectures": ["MyForCausalLM"], "rms_norm_eps": 1e-5}, "keys are those of 'llama'"),
+        ({"rms_norm_eps": 1e-5, "num_local_experts": 8}, "keys are those of 'mixtral'"),
+    ],
+)
+def test_networks_under_names_of_their_own(tmp_path: Path, config: dict[str, Any], like: str) -> None:
+    """The message names the type whose keys or class the file has, and what to write."""
+    llama = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, **config}
+    message = fault(tmp_path, model_type="my_llm", **llama)
+    kind = like.split("'")[1]
+    assert message.startswith(f"model_type: 'my_llm' is not known; its {like}: set model_type to '{kind}' if it is one")
+
+
 def test_types_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     assert not {*REFUSED} & {*ARCHITECTURES, *WITH_TEXT_PART}
-    assert "self_attention with a state" in fault(tmp_path, model_type="nemotron_h")
+    assert "mixes Mamba-2 with other parts" in fault(tmp_path, model_type="bamba")
     assert fault(tmp_path, model_type="mamba") == (
         "model_type: 'mamba' has layers of recurrent state (state-space, linear attention or gated recurrences), which no layer here "
         "stands for; import it with ONNX or torch.export, or write a network file"
@@ -165,8 +181,8 @@ def config(folder: Path, **content: Any) -> Path:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_width_depth_and_heads_cannot_be_left_out(tmp_path: Path, model_type: str) -> None:
     """The default of the class is that of one network; it is named, not taken. Everything missing is said at once."""
-    # The defaults of Glm4MoeConfig do not go with each other without it.
-    more = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}.get(model_type, {})
+    kinds = {"hybrid_override_pattern": "M-"}  # in the place of the depth
+    more = {"deepseek_v2": {"num_experts_per_tok": 6}, "nemotron_h": kinds}.get(model_type, {})
     found = faults(tmp_path, json.dumps({"model_type": model_type, **more}))
     config_class = ARCHITECTURES[model_type].config_class
     assert sorted(text.split(": ", 1)[1] for text in found) == sorted(
@@ -322,6 +338,40 @@ def test_layer_types(tmp_path: Path) -> None:
         ({"model_type": "deepseek_v3", "n_routed_experts": 6}, "there are 6 (n_routed_experts)"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "expected a list"),
         ({"model_type": "glm4_moe", "head_dim": 128, "topk_group": 2}, "there are 1 (n_group)"),
+        (
+            {"model_type": "gpt_neo", "attention_types": [["global", 12]]},
+            "[0]: expected [[word, ...], times]; got a list",
+        ),
+        ({"model_type": "gpt_neo", "attention_types": [[["globl"], 24]]}, "did you mean 'global'?"),
+        ({"model_type": "gpt_neo", "attention_types": [[["global"], 5]]}, "is of 5 layers; the network has 24"),
+        ({"model_type": "gpt_neo", "attention_types": [[["global"], 10**9]]}, "must be at most 5000"),
+        ({"model_type": "llama4_text", "moe_layers": [48]}, "moe_layers[0]: must be at most 47, got 48"),
+        ({"model_type": "llama4_text", "no_rope_layers": [1, 0]}, "has 2 entries; the network has 48 layers"),
+        (
+            {"model_type": "llama4_text", "layer_types": ["chunked", *["full_attention"] * 47]},
+            "did you mean 'chunked_attention'?",
+        ),
+        ({"model_type": "llama4_text", "num_local_experts": 0}, "num_local_experts: must be at least 1, got 0"),
+        ({"model_type": "nemotron_h"}, "missing key 'hybrid_override_pattern' (or 'layers_block_type')"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "a letter per layer, of M * - E; got 'M-X'"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": ""}, "hybrid_override_pattern: names no layers"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M" * 5001}, "names 5001 layers; at most 5000"),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M*", "num_hidden_layers": 3},
+            "hybrid_override_pattern: has 2 entries; the network has 3 layers",
+        ),
+        ({"model_type": "nemotron_h", "layers_block_type": ["mambo"]}, "did you mean 'mamba'?"),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "ME", "moe_latent_size": 64},
+            "moe_latent_size: experts that work in a narrower vector",
+        ),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "ME", "num_experts_per_tok": 9},
+            "9 experts per token, but there are 8 (n_routed_experts)",
+        ),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M", "n_groups": 3}, "cannot share 3 groups evenly"),
+        ({"model_type": "mamba2", "head_dim": 32}, "128 heads of 32 (head_dim) are not the 8192 features"),
+        ({"model_type": "mt5", "feed_forward_proj": "gated_gelu"}, "did you mean 'gated-gelu'?"),
         ({"model_type": "qwen2", "layer_types": "full_attention"}, "expected a list of words"),
         ({"model_type": "qwen2", "layer_types": []}, "has 0 entries"),
     ],

@@ -135,9 +135,30 @@ def _known_type(document: Document, values: dict[str, Any], base: Location) -> s
         message = f"'{model_type}' {REFUSED[model_type]}; import it with ONNX or torch.export, or write a network file"
         raise InputFileError([document.problem(place, message)])
     if model_type not in readable:
-        hint = did_you_mean(model_type, readable)
+        hint = did_you_mean(model_type, readable) or _advice(values)
         raise InputFileError([document.problem(place, f"'{model_type[:60]}' is not known{hint} {known}")])
     return model_type
+
+
+# Keys that a file has -> the type whose keys they are.
+_LIKE = {
+    ("kv_lora_rank",): "deepseek_v3",
+    ("num_local_experts",): "mixtral",
+    ("num_experts", "moe_intermediate_size"): "qwen3_moe",
+    ("hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps"): "llama",
+    ("n_embd", "n_layer", "n_head"): "gpt2",
+}
+
+
+def _advice(values: dict[str, Any]) -> str:
+    """Which type a network under a name of its own may be: that of its class, or one whose keys the file has."""
+    classes = values.get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    for model_type, known in ARCHITECTURES.items():
+        if name.startswith(f"{known.config_class.removesuffix('Config')}For"):
+            return f"; its class {name[:60]} is that of '{model_type}': set model_type to '{model_type}' if it is one"
+    like = next((kind for keys, kind in _LIKE.items() if values.keys() >= {*keys}), None)
+    return f"; its keys are those of '{like}': set model_type to '{like}' if it is one" if like else ""
 
 
 def _name(document: Document, model_type: str) -> str:

@@ -110,6 +110,7 @@ def read_decoder(fields: Fields, model_type: str) -> p.Network:
         head_dim=known.head_dim,
         reads_kv=known.reads_kv,
         reads_head_dim=known.reads_head_dim,
+        rounds_head_dim=known.rounds_head_dim,
     )
     hidden = sizes.hidden
     if _is_on(fields, known.multi_query):
@@ -209,8 +210,15 @@ def _dense(fields: Fields, known: SimpleNamespace, hidden: int, activation: str)
 
 def _windows(fields: Fields, known: SimpleNamespace, layers: int) -> list[int]:
     """Window of every layer's attention; 0: all positions."""
-    if known.windows == "none":
-        return [0] * layers
+    match known.windows:
+        case "none":
+            return [0] * layers
+        case "chunked":
+            return _chunks(fields, known, layers)
+        case "listed":
+            kinds = fields.spans("attention_types", ("global", "local"), layers)
+            size = fields.count("window_size", known.window)
+            return [size if kind == "local" else 0 for kind in kinds or ["global", "local"] * layers][:layers]
     has_types = known.windows in ("typed", "late", "early")
     types = fields.words("layer_types", LAYER_TYPES, layers) if has_types else None
     is_switched = known.windows != "all" and not known.period
@@ -233,6 +241,29 @@ def _windows(fields: Fields, known: SimpleNamespace, layers: int) -> list[int]:
     return [size if sees_window else 0 for sees_window in chosen]
 
 
+def _chunks(fields: Fields, known: SimpleNamespace, layers: int) -> list[int]:
+    """Chunks of Llama 4 as windows of their size; layers without rotary positions see all."""
+    size = fields.optional_count("attention_chunk_size", known.window) or 0
+    rotary = fields.numbers("no_rope_layers", 1)
+    period = fields.count("no_rope_layer_interval", known.period)
+    types = fields.words("layer_types", ("full_attention", "chunked_attention"), layers)
+    if rotary and len(rotary) < layers:
+        fields.problem("no_rope_layers", f"has {len(rotary)} entries; the network has {layers} layers")
+        rotary = []
+    if types is not None:
+        chosen = [word == "chunked_attention" for word in types]
+    elif rotary:
+        chosen = [number == 1 for number in rotary[:layers]]
+    else:
+        chosen = [(index + 1) % period != 0 for index in range(layers)]
+    if size and any(chosen):
+        fields.notes.append(
+            f"attention in chunks of {size} positions is read as a window of the last {size}, which is up to twice the work where samples "
+            "are longer"
+        )
+    return [size if is_chunked else 0 for is_chunked in chosen]
+
+
 def _sparse_layers(fields: Fields, known: SimpleNamespace, layers: int) -> frozenset[int]:
     if known.layers == "all":
         return frozenset(range(layers))
@@ -240,6 +271,10 @@ def _sparse_layers(fields: Fields, known: SimpleNamespace, layers: int) -> froze
         step = fields.count("decoder_sparse_step", 1)
         dense = fields.indices("mlp_only_layers", layers)
         return frozenset(i for i in range(layers) if i not in dense and (i + 1) % step == 0)
+    if known.layers == "listed":
+        step = fields.count("interleave_moe_layer_step", 1)
+        listed = fields.indices("moe_layers", layers)
+        return listed if fields.has("moe_layers") else frozenset(range(step - 1, layers, step))
     first = fields.count("first_k_dense_replace", known.first, minimum=0)
     if first > layers and fields.has("first_k_dense_replace"):  # the default goes no further than the layers do
         message = f"{first} layers without experts, but there are {layers} (num_hidden_layers); allowed: 0 to {layers}"

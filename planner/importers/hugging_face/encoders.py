@@ -1,4 +1,4 @@
-"""Encoders of text and images, and T5: BERT, RoBERTa, DistilBERT, ModernBERT, ViT, DeiT, DINOv2.
+"""Encoders of text and images, and T5 with its like: BERT, RoBERTa, DistilBERT, ModernBERT, ViT, DeiT, DINOv2.
 
 Defaults are those of ``configuration_*.py`` of Hugging Face transformers.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS, read_sizes
-from planner.importers.hugging_face.families import ENCODERS
+from planner.importers.hugging_face.families import ENCODER_DECODERS, ENCODERS
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = ["read_bert", "read_dinov2", "read_modernbert", "read_t5", "read_vit"]
@@ -163,34 +163,36 @@ def _modernbert_head(fields: Fields, vocabulary: int, hidden: int, norm: p.Norm)
 
 # -- T5 (arXiv:1910.10683) --------------------------------------------------------------------------------------------------
 # Both sides have the same number of positions. The biases by distance are learned in the first block of each side and added in all; here
-# they belong to the first. Attention that adds them is not fused: FlashAttention takes no such biases.
+# they belong to the first (every block of UMT5 has its own). Attention that adds them is not fused: FlashAttention takes no such biases.
 
 
 _FUNCTIONS = ("relu", "gelu", "silu")
 _FORMS = (*_FUNCTIONS, *(f"gated-{name}" for name in _FUNCTIONS))
-_WITH_HEAD = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
 
 
-def read_t5(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
-    """Make the network of a T5 config: whole, without the head (T5Model), or the encoder alone."""
-    vocabulary = fields.count("vocab_size", 32128)
+def read_t5(fields: Fields, model_type: str) -> p.Network:
+    """Make the network of a T5, mT5 or UMT5 config: whole, without the head (T5Model), or the encoder alone."""
+    known = ENCODER_DECODERS[model_type]
+    sizes = SimpleNamespace(**known.sizes)
+    vocabulary = fields.count("vocab_size", sizes.vocab)
     hidden = fields.count("d_model", 512, "hidden_size")
-    layers = fields.count("num_layers", 6, "num_hidden_layers", maximum=MAX_LAYERS)
+    layers = fields.count("num_layers", sizes.layers, "num_hidden_layers", maximum=MAX_LAYERS)
     decoder_layers = fields.optional_count("num_decoder_layers", None, maximum=MAX_LAYERS) or layers
-    # Not a field of T5Config any more, but of the published files; T5 was trained with 512 (arXiv:1910.10683, section 3.1.2).
-    positions = fields.count("n_positions", 512)
+    positions = fields.count("n_positions", known.positions)
     # Heads need not divide the width: d_kv stands in the file.
-    count = fields.count("num_heads", 8, "num_attention_heads")
+    count = fields.count("num_heads", sizes.heads, "num_attention_heads")
     heads = p.Heads(heads=count, kv_heads=count, head_dim=fields.count("d_kv", 64))
     rate = fields.probability("dropout_rate", 0.1)
-    tied = fields.flag("tie_word_embeddings", True)
-    feeding = _t5_feed_forward(fields, hidden, rate)
+    tied = fields.flag("tie_word_embeddings", known.tied)
+    feeding = _t5_feed_forward(fields, hidden, fields.count("d_ff", sizes.width), known.form, rate)
     buckets = fields.count("relative_attention_num_buckets", 32)
-    kind = fields.architecture((*_WITH_HEAD, "T5Model", "T5EncoderModel"))
+    with_head = [f"{known.title}ForConditionalGeneration", *known.also]
+    kind = fields.architecture([*with_head, f"{known.title}Model", f"{known.title}EncoderModel"])
     encoder = p.block(p.rms_norm, [_self_attention(heads, hidden, rate, causal=False), feeding], rate=rate)
+    side = partial(_side, buckets=buckets, own=known.own_buckets, rate=rate)
     blocks: dict[str, Any] = {"encoder": {"defaults": {"buckets": 0}, "layers": encoder}}
-    entries = [*p.embedding(vocabulary, hidden), *_side("encoder", layers, buckets, rate)]
-    if kind != "T5EncoderModel":
+    entries = [*p.embedding(vocabulary, hidden), *side("encoder", layers)]
+    if not kind.endswith("EncoderModel"):
         own = _self_attention(heads, hidden, rate, causal=True)
         decoder = p.block(p.rms_norm, [own, _cross_attention(heads, hidden), feeding], rate=rate)
         blocks["decoder"] = {"parameters": ["memory"], "defaults": {"buckets": 0}, "layers": decoder}
@@ -198,19 +200,21 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - eve
         entries += [
             p.entry("targets", "input", shape=[1, "$seq"]),
             p.entry("target_embedding", "embedding", num_embeddings=vocabulary, dim=hidden, tied=True),
-            *_side("decoder", decoder_layers, buckets, rate, memory=memory),
+            *side("decoder", decoder_layers, memory=memory),
         ]
-    if kind in _WITH_HEAD:
+    if kind in with_head:
         entries += p.lm_head(vocabulary, tied=tied)
     summary = f"{layers} blocks in the encoder, {decoder_layers} in the decoder, of width {hidden}"
     return p.Network(blocks, entries, summary, positions, "n_positions, of either side")
 
 
-def _side(name: str, layers: int, buckets: int, rate: float, **handed: str) -> list[p.Entry]:
+def _side(name: str, layers: int, *, buckets: int, own: bool, rate: float, **handed: str) -> list[p.Entry]:
+    """One side; with biases by distance in every block (``own``), or in the first."""
     use: p.Entry = {"name": name, "block": name, "repeat": layers}
-    if handed:
-        use["with"] = handed
-    use["first"] = {"with": {"buckets": buckets}}
+    if given := {**handed, **({"buckets": buckets} if own else {})}:
+        use["with"] = given
+    if not own:
+        use["first"] = {"with": {"buckets": buckets}}
     before = p.dropout(f"{name}_embedding_dropout", rate)
     return [*before, use, p.rms_norm(f"{name}_norm"), *p.dropout(f"{name}_dropout", rate)]
 
@@ -245,9 +249,8 @@ def _cross_attention(heads: p.Heads, hidden: int) -> list[p.Entry]:
     ]
 
 
-def _t5_feed_forward(fields: Fields, hidden: int, rate: float) -> list[p.Entry]:
-    width = fields.count("d_ff", 2048)
-    form = fields.word("feed_forward_proj", "relu", _FORMS)
+def _t5_feed_forward(fields: Fields, hidden: int, width: int, default: str, rate: float) -> list[p.Entry]:
+    form = fields.word("feed_forward_proj", default, _FORMS)
     function = form.removeprefix("gated-")
     if form.startswith("gated-"):
         made = p.gated_feed_forward(hidden, width, p.GATES[function])

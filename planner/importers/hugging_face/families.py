@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
-__all__ = ["ARCHITECTURES", "DECODERS", "ENCODERS", "REFUSED", "TEXT_PARTS", "WITH_TEXT_PART", "Architecture"]
+__all__ = [
+    "ARCHITECTURES",
+    "DECODERS",
+    "ENCODERS",
+    "ENCODER_DECODERS",
+    "REFUSED",
+    "TEXT_PARTS",
+    "WITH_TEXT_PART",
+    "Architecture",
+]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT = Path(__file__).with_name("families.yaml").read_text(encoding="utf-8")
@@ -22,6 +31,10 @@ def _filled(row: dict[str, Any], kind: str) -> SimpleNamespace:
     return SimpleNamespace(**{**_TABLE[kind], **row})
 
 
+def _rows(kind: str) -> dict[str, SimpleNamespace]:
+    return {model_type: _filled(row, kind) for model_type, row in _TABLE[f"{kind}s"].items()}
+
+
 def _decoder(row: dict[str, Any]) -> SimpleNamespace:
     known = _filled(row, "decoder")
     known.sizes = SimpleNamespace(**known.sizes)
@@ -30,7 +43,7 @@ def _decoder(row: dict[str, Any]) -> SimpleNamespace:
     return known
 
 
-ENCODERS = {model_type: _filled(row, "encoder") for model_type, row in _TABLE["encoders"].items()}
+ENCODERS, ENCODER_DECODERS = _rows("encoder"), _rows("encoder_decoder")
 DECODERS = {model_type: _decoder(row) for model_type, row in _TABLE["decoders"].items()}
 
 

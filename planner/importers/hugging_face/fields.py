@@ -15,6 +15,7 @@ from planner.files.validation import error_text
 __all__ = ["Fields", "notes_of_quantization", "shown"]
 
 _MAX_EXTENT = 10**9  # as in network files
+_MAX_TIMES = 5000  # repetitions of some layers: more than any network has layers
 # A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are
 # neighbours without being each other ("use_sliding_window" and "sliding_window", 0.875) stay below.
 _TYPING_ERROR = 0.9
@@ -129,20 +130,56 @@ class Fields:
         value = self._value(key, default, aliases)
         return str(self._used(key, value, _fault_of_word(value, list(dict.fromkeys(allowed))), default))
 
-    def words(self, key: str, allowed: Sequence[str], length: int) -> list[str] | None:
-        """Read a list with a word per layer; None where it is absent or null."""
-        words = self._entries(key, "words, one per layer", lambda word: _fault_of_word(word, allowed))
-        if words is not None and len(words) != length:
-            self.problem(key, f"has {len(words)} entries; the network has {length} layers")
+    def words(self, key: str, allowed: Sequence[str], length: int | None, *aliases: str) -> list[str] | None:
+        """Read a list with a word per layer, of which there are ``length``; None where it is absent or null."""
+        words = self._entries(key, "words, one per layer", lambda word: _fault_of_word(word, allowed), *aliases)
+        self._check_length(key, words, length)
         return None if key in self._faulty else words
+
+    def letters(self, key: str, allowed: Sequence[str], length: int | None) -> str | None:
+        """Read a word with a letter per layer; None where it is absent or null."""
+        value = self._value(key, None, ())
+        if value is not None and (not isinstance(value, str) or not set(value) <= set(allowed)):
+            self.problem(key, f"expected a letter per layer, of {' '.join(allowed)}; got {shown(value)}")
+            return None
+        self._check_length(key, value, length)
+        return None if key in self._faulty else value
+
+    def spans(self, key: str, allowed: Sequence[str], length: int) -> list[str] | None:
+        """Read words in turn and how often, ``[[[word, word], times], ...]``, as a word per layer; None where it is absent or null."""
+
+        def fault_of(span: object) -> str | None:
+            if not isinstance(span, list) or len(span) != 2 or not isinstance(span[0], list):
+                return f"expected [[word, ...], times]; got {shown(span)}"
+            faults = (_fault_of_word(word, allowed) for word in span[0])
+            return next((fault for fault in faults if fault), None) or _fault_of_count(span[1], 0, _MAX_TIMES)
+
+        spans = self._entries(key, "[[word, ...], times]", fault_of)
+        if spans is None or key in self._faulty:
+            return None
+        count = sum(len(words) * times for words, times in spans)
+        if count != length:
+            self.problem(key, f"is of {count} layers; the network has {length}")
+            return None
+        return [word for words, times in spans for word in words * times]
+
+    def _check_length(self, key: str, entries: Sequence[object] | None, length: int | None) -> None:
+        if entries is not None and length is not None and len(entries) != length:
+            self.problem(key, f"has {len(entries)} entries; the network has {length} layers")
 
     def indices(self, key: str, length: int) -> frozenset[int]:
         """Read a list of numbers of layers, counted from 0; absent or null, it is empty."""
-        numbers = self._entries(key, "numbers of layers", lambda number: _fault_of_count(number, 0, length - 1))
-        return frozenset() if key in self._faulty else frozenset(numbers or ())
+        return frozenset(self.numbers(key, length - 1, "numbers of layers"))
 
-    def _entries(self, key: str, what: str, fault_of: Callable[[object], str | None]) -> list[Any] | None:
-        value = self._value(key, None, ())
+    def numbers(self, key: str, maximum: int, what: str = "numbers") -> list[int]:
+        """Read a list of numbers from 0 on; absent or null, it is empty."""
+        numbers = self._entries(key, what, lambda number: _fault_of_count(number, 0, maximum))
+        return [] if key in self._faulty else numbers or []
+
+    def _entries(
+        self, key: str, what: str, fault_of: Callable[[object], str | None], *aliases: str
+    ) -> list[Any] | None:
+        value = self._value(key, None, aliases)
         if value is not None and not isinstance(value, list):
             self.problem(key, f"expected a list of {what}; got {shown(value)}")
             return None

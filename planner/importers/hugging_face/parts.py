@@ -113,6 +113,7 @@ def read_heads(
     head_dim: int | None = None,
     reads_kv: bool = True,
     reads_head_dim: bool = True,
+    rounds_head_dim: bool = False,
     hidden_key: str = "hidden_size",
 ) -> Heads:
     """Read the heads of self-attention, and whether they go with each other.
@@ -130,6 +131,8 @@ def read_heads(
         Features per head where the file has none; None: ``hidden / heads``.
     reads_kv, reads_head_dim : bool
         Whether the architecture has these keys.
+    rounds_head_dim : bool
+        ``hidden / heads`` is rounded down; a problem otherwise.
     """
     heads_key, heads_default, *aliases = heads
     count = fields.count(heads_key, heads_default, *aliases)
@@ -137,7 +140,9 @@ def read_heads(
     check_groups(fields, count, kv_heads, heads_key, "num_key_value_heads")
     size = fields.optional_count("head_dim", head_dim) if reads_head_dim else head_dim
     if size is None:
-        if hidden % count:
+        if hidden % count and rounds_head_dim:
+            fields.notes.append(f"'head_dim' is absent: {hidden // count}, {hidden} / {count} heads rounded down")
+        elif hidden % count:
             absent = " and 'head_dim' is absent" if reads_head_dim else ""
             near = ", ".join(
                 str(number) for number in (hidden // count * count, (hidden // count + 1) * count) if number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from costmodel.mesh.modules import fold
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
-from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published
+from planner.files.loading import LoadedModel
+from planner.importers.networks import load_model
+from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
+from tests.planner.published_families import PARTS
 
 QWEN = {"num_hidden_layers": 4, "sliding_window": 100}
 SMOL = {"num_hidden_layers": 2, "sliding_window": 9}
@@ -279,3 +283,83 @@ def test_work_of_the_matrices(tmp_path: Path) -> None:
     # 494,032,768 less norms (49 of 896) and biases (24 of 1,152); the embedding is used by the head.
     assert used == 494_032_768 - 49 * 896 - 24 * 1152
     assert math.prod(linear[-1].output_shape) == 151_936 * 32_768
+
+
+def kinds_with_sizes(graph: Graph) -> list[tuple[str, Any]]:
+    """Attention and experts of every block in order, and what runs between them."""
+    shown = ("self_attention", "moe", "glu", "rms_norm")
+    return [(layer.kind, layer.params) for layer in graph.layers if layer.kind in shown]
+
+
+@pytest.mark.parametrize(
+    ("name", "bundled"),
+    [
+        ("meta-llama/Llama-4-Scout-17B-16E", "llama4-scout"),
+        ("meta-llama/Llama-4-Maverick-17B-128E", "llama4-maverick"),
+        ("EleutherAI/gpt-neo-1.3B", "gpt-neo-1.3b"),
+        ("nvidia/Nemotron-H-8B-Base-8K", "nemotron-h-8b"),
+    ],
+)
+def test_layers_are_those_of_the_bundled_network(name: str, bundled: str, tmp_path: Path) -> None:
+    """Which layers see a window, which have experts and which scans, as the files written from the papers have it."""
+    text = PARTS[name][1] if name in PARTS else PUBLISHED[name][1]
+    read, written_by_hand = load_model(str(written(tmp_path, text))), load_model(bundled)
+    if name in PARTS:  # written without the shared expert's width, which is that of the others
+        shared = {layer.params.shared_width for layer in layers_of(read, "moe")}
+        assert shared == {layer.params.shared_width for layer in layers_of(written_by_hand, "moe")} == {8192}
+    found, wanted = kinds_with_sizes(read.graph), kinds_with_sizes(written_by_hand.graph)
+    plain = [(kind, replace(p, shared_ffn=0, shared_experts=1) if kind == "moe" else p) for kind, p in found]
+    assert plain == wanted
+
+
+def test_chunks_of_attention(tmp_path: Path) -> None:
+    """Layers without rotary positions see all, the others chunks; said in three ways."""
+    sizes = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+    def windows(**more: Any) -> list[int]:
+        model = loaded(tmp_path, model_type="llama4_text", **sizes, attention_chunk_size=16, **more)
+        return [layer.params.window for layer in layers_of(model, "self_attention")]
+
+    assert windows() == [16, 16, 16, 0]
+    assert windows(no_rope_layer_interval=2) == [16, 0, 16, 0]
+    assert windows(no_rope_layers=[0, 1, 1, 0]) == [0, 16, 16, 0]
+    assert windows(layer_types=["full_attention", *["chunked_attention"] * 3]) == [0, 16, 16, 16]
+    dense = loaded(tmp_path, model_type="llama4_text", **sizes, moe_layers=[2])
+    assert [layer.name for layer in layers_of(dense, "moe")] == ["blocks_2.1.moe"]
+
+
+def test_words_and_letters_say_the_same_layers(tmp_path: Path) -> None:
+    """Files of NVIDIA have letters, those that transformers writes have words; older ones say mamba and attention."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes |= {"mamba_num_heads": 8, "mamba_head_dim": 16}
+
+    def read(**said: Any) -> LoadedModel:
+        return loaded(tmp_path, model_type="nemotron_h", **sizes, **said)
+
+    letters = read(hybrid_override_pattern="ME*-").graph
+    for words in (["linear_attention", "moe", "full_attention", "mlp"], ["mamba", "moe", "attention", "mlp"]):
+        assert read(layers_block_type=words).graph.layers == letters.layers
+    inner, conv = 8 * 16, 8 * 16 + 2 * 8 * 128
+    scan = 64 * (inner + conv + 8) + conv * 5 + 3 * 8 + inner + inner * 64
+    experts = 8 * 65 + 8 * 2 * 64 * 7688 + 2 * 64 * 7688
+    heads = 64 * (2 + 2 * 2) * 128 + 2 * 128 * 64
+    assert read(hybrid_override_pattern="M").graph.weight_count == 2 * 131072 * 64 + 64 + 64 + scan
+    assert read(hybrid_override_pattern="E").graph.weight_count == 2 * 131072 * 64 + 64 + 64 + experts
+    assert read(hybrid_override_pattern="*").graph.weight_count == 2 * 131072 * 64 + 64 + 64 + heads
+
+
+def test_every_block_of_umt5_has_biases_by_distance(tmp_path: Path) -> None:
+    """MT5's first block of either side has them for all; UMT5 has 32 of each of 6 heads in all 16."""
+    buckets = {
+        name: [layer.params.relative_buckets for layer in layers_of(published(name, tmp_path), "self_attention")]
+        for name in ("google/mt5-small", "google/umt5-small")
+    }
+    assert buckets == {"google/mt5-small": ([32] + [0] * 7) * 2, "google/umt5-small": [32] * 16}
+    assert layers_of(published("google/mt5-small", tmp_path), "glu")
+
+
+def test_heads_of_glm_round_down(tmp_path: Path) -> None:
+    """The defaults of Glm4MoeConfig, 96 heads of 4096 features: 103,481,200,640 weights and a bias per expert of 45 layers."""
+    model = loaded(tmp_path, model_type="glm4_moe", hidden_size=4096, num_hidden_layers=46, num_attention_heads=96)
+    assert model.graph.weight_count == 103_481_200_640 + 45 * 128
+    assert "'head_dim' is absent: 42, 4096 / 96 heads rounded down" in model.notes
