@@ -17,6 +17,7 @@ __all__ = [
     "FIGURE_NAMES",
     "PLOT_OPTION",
     "REPORT_OPTIONS",
+    "SEARCHED_FIGURES",
     "ReportFiles",
     "check_figure",
     "figure_file",
@@ -27,6 +28,8 @@ __all__ = [
 
 # Names of planner.report.figures.standard.FIGURES, which is not imported where nobody asks for a figure; a test holds them together.
 FIGURE_NAMES = ("breakdown", "memory", "pareto", "scaling", "timeline")
+# Of these, figures that need further searches.
+SEARCHED_FIGURES = ("pareto", "scaling")
 # Option -> suffixes of its file, and what such a file is.
 _SUFFIXES = {
     "html": ((".html", ".htm"), "a page ends in .html"),
@@ -51,7 +54,8 @@ REPORT_OPTIONS = {
     "figure": Option(
         "--figure",
         "NAME",
-        f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
+        f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown. With --html, {' or '.join(SEARCHED_FIGURES)} "
+        "searches more plans for the page.",
         panel=OUTPUT,
         words="planner.api.pages:FIGURE_NAMES",
         rare=True,
@@ -148,7 +152,7 @@ def report_files(
     figure = "breakdown"
     if "figure" in given:
         figure = values.choice(called("figure"), given["figure"], FIGURE_NAMES)
-        if "plot" not in given:
+        if "plot" not in given and not ("html" in given and figure in SEARCHED_FIGURES):
             values.add(f"{called('figure')}: says what {called('plot')} FILE shows; name a file")
     check_figure(values, called("plot"), paths.get("plot"))
     if "static" in given and "html" not in given:

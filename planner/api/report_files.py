@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from planner import __version__
 from planner.api.calls import in_python_words
-from planner.api.pages import ReportFiles, figure_file, writable
+from planner.api.pages import SEARCHED_FIGURES, ReportFiles, figure_file, writable
 from planner.core.answer import Answer, Estimate
 from planner.core.errors import UsageError
+from planner.exporters.launch import launch_of
 from planner.files.output import write_atomically, write_bytes_atomically
 from planner.report.answer_page import Section, answer_page, serving_page
 from planner.report.figures.kinds import Figure
@@ -25,17 +26,22 @@ from planner.report.figures.standard import (
     study_of,
     timeline,
 )
-from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
+from planner.report.roles import roles_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from planner.api.requests import Progress
-    from planner.core.answer import RankedPlan, Sensitivity
+    from planner.core.answer import RankedPlan
     from planner.core.blocks import Block, Report
 
 __all__ = ["write_figure", "write_plot", "write_report_files"]
 
+# Of a page without further searches, and with them.
+_PARETO_NOTE = (
+    "Plans of this answer. --figure pareto also searches for the best on fewer GPUs and in less memory.",
+    "Plans of this answer, and the best ones on fewer GPUs and in less memory.",
+)
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -66,25 +72,23 @@ def write_report_files(
                 f"{', '.join(refused)}: a way to serve has none yet; --format json or markdown holds the answer"
             )
         if isinstance(answer, Answer) and files.html is not None:
-            write_atomically(files.html, serving_page(answer, blocks, live=files.live, version=__version__))
+            launch = launch_of(answer)
+            write_atomically(files.html, serving_page(answer, blocks, launch, live=files.live, version=__version__))
             _say_page(files, say)
         return
+    more = files.figure in SEARCHED_FIGURES
     if isinstance(answer, Estimate):
-        best, study, sensitivity = answer.ranked, Study(candidates=()), answer.sensitivity
-        if files.plot is not None and files.figure in ("pareto", "scaling"):
+        best, study = answer.ranked, Study(candidates=())
+        if more:
             named = f"--figure {files.figure}"
             raise UsageError(f"{named}: one plan has none; 'planner optimize {named}' does")
     else:
-        shown = tuple(shown_plans(answer).values())
-        best, study, sensitivity = answer.best, Study(candidates=shown), None
-        wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
-        if wanted and not answer.interrupted:
+        others = (plan for _, plan in roles_of(answer) if plan is not None)
+        shown = tuple({plan.plan: plan for plan in (*shown_plans(answer).values(), *others)}.values())
+        best, study = answer.best, Study(candidates=shown)
+        if more and not answer.interrupted:
             study = study_of(answer, shown, progress)
-            if files.html is not None and len(answer.plans) > 1:
-                if progress is not None:
-                    progress("sensitivity", 1.0)
-                sensitivity = answer.space.sensitivity(answer.plans[:SENSITIVITY_PLANS])
-    _write(answer, best, study, sensitivity, blocks, files, say)
+    _write(answer, best, study, blocks, files, say)
 
 
 def write_plot(figure: Figure | None, path: str | os.PathLike[str]) -> Path:
@@ -128,14 +132,14 @@ def _write(
     answer: Answer | Estimate,
     best: RankedPlan,
     study: Study,
-    sensitivity: Sequence[Sensitivity] | None,
     blocks: Sequence[Block],
     files: ReportFiles,
     say: Say,
 ) -> None:
     if files.html is not None:
         sections = _sections(answer, best, study)
-        text = answer_page(answer, blocks, sections, sensitivity, live=files.live, version=__version__)
+        launch = launch_of(answer)
+        text = answer_page(answer, blocks, sections, launch, live=files.live, version=__version__)
         write_atomically(files.html, text)
         _say_page(files, say)
     if files.plot is not None:
@@ -185,7 +189,7 @@ def _sections(answer: Answer | Estimate, best: RankedPlan, study: Study) -> list
     for title, name, note in (
         ("Where the step goes", "breakdown", ""),
         ("What fills the memory", "memory", ""),
-        ("Pareto fronts", "pareto", "Plans of this answer, and the best ones on fewer GPUs and in less memory."),
+        ("Pareto fronts", "pareto", _PARETO_NOTE[bool(study.curves)]),
         ("Timeline", "timeline", "--trace FILE writes it with all that is known of it for Perfetto."),
         ("Scaling", "scaling", study.note),
     ):

@@ -108,7 +108,7 @@ class Written(Answer):
 
     raw: Any
 
-    def write_html(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
+    def write_html(self, path: str | os.PathLike[str], *, static: bool = False, figure: str | None = None) -> Path:
         """Write a page with figures and sortable tables: one file that needs no network.
 
         Parameters
@@ -117,8 +117,12 @@ class Written(Answer):
             Ends in ``.html``.
         static : bool
             Figures without a script, also where plotly is installed.
+        figure : str, optional
+            ``pareto`` or ``scaling``: search more plans for the figures of the page.
         """
-        return self._written("html", path, {"static": True} if static else {})
+        return self._written(
+            "html", path, ({"static": True} if static else {}) | ({"figure": figure} if figure else {})
+        )
 
     def write_plot(self, path: str | os.PathLike[str], *, figure: str | None = None) -> Path:
         """Write a figure (``.svg``, or ``.png`` with matplotlib), as ``planner optimize --plot --figure`` does."""

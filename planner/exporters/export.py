@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from planner.core.errors import OutputError, UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
-from planner.exporters.job import Job, LayerJob, ServingJob
+from planner.exporters.job import Job, LayerJob, Nodes, ServingJob
 from planner.exporters.rules import broken_rules, own_refusals
 from planner.files.output import made_folders, there_of
 
@@ -27,6 +27,7 @@ __all__ = [
     "check_folder",
     "make_export",
     "ranks_table",
+    "starts",
     "write_folder",
 ]
 
@@ -120,8 +121,6 @@ def ranks_table(job: Job) -> str:
 
 def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
     origin, nodes = job.origin, job.nodes
-    script = next(name for name in files if name.endswith(".sh"))
-    batch = next(name for name in files if name.endswith(".slurm"))
     lines = [
         f"# {_inline(origin.model)} for {title}",
         "",
@@ -134,29 +133,32 @@ def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapp
         "## Start",
         "",
     ]
-    if nodes.count == 1:
-        lines += ["One node:", "", f"    bash {script}"]
-    else:
-        lines += [
-            f"On each of the {nodes.count} nodes, with its number in NODE_RANK (0 to {nodes.count - 1}) and the address of node 0:",
-            "",
-            f"    NODE_RANK=0 MASTER_ADDR=node0 bash {script}",
-        ]
-    lines += [
-        "",
-        "Slurm, from this folder:",
-        "",
-        f"    sbatch {batch}",
-        "",
-        "Arguments are passed on to the program.",
-        "",
-    ]
+    for words, command in starts(nodes, files):
+        lines += [f"{words}:", "", f"    {command}", ""]
+    lines += ["Arguments are passed on to the program.", ""]
     lines += _section(
         "Not expressed", account.cannot, f"{title} has every setting of the plan that has an effect.", _OF_THE_WHOLE
     )
     lines += _section("Left to you", account.by_hand, "Nothing.")
     lines += _section("Written", account.written, "Nothing.")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def starts(nodes: Nodes, files: Iterable[str]) -> list[tuple[str, str]]:
+    """Ways to start an export, from its folder: where, and the command.
+
+    >>> starts(Nodes(workers=4, capacity=8), ["train.sh", "train.slurm"])
+    [('One node', 'bash train.sh'), ('Slurm, from this folder', 'sbatch train.slurm')]
+    >>> starts(Nodes(workers=16, capacity=8), ["train.sh", "train.slurm"])[0][1]
+    'NODE_RANK=0 MASTER_ADDR=node0 bash train.sh'
+    """
+    script, batch = (next(name for name in files if name.endswith(ending)) for ending in (".sh", ".slurm"))
+    where, variables = "One node", ""
+    if nodes.count > 1:
+        numbers = f"its number in NODE_RANK (0 to {nodes.count - 1})"
+        where = f"On each of the {nodes.count} nodes, with {numbers} and the address of node 0"
+        variables = "NODE_RANK=0 MASTER_ADDR=node0 "
+    return [(where, f"{variables}bash {script}"), ("Slurm, from this folder", f"sbatch {batch}")]
 
 
 def _section(heading: str, entries: Mapping[str, str], empty: str, lead: str = "") -> list[str]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
-from planner.core.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Facts, Heading, Table
 from planner.core.numbers import percent, significant, time_unit, used_of_total
 from planner.core.objectives import shown_costs
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
+from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
@@ -90,15 +91,20 @@ def plot_scripts(figures: Sequence[Figure]) -> tuple[str, list[str]]:
     return element, [plotly_script(), _SCRIPT]
 
 
-_STYLE = """\
+_STYLE = (
+    FIRST_STYLE
+    + """\
 .answer{font-size:1.1em;border-left:4px solid var(--mark);padding:.3em .8em;background:var(--band);max-width:none;overflow-wrap:anywhere}
 th:first-child,td:first-child{text-align:left}nav{font-size:.9em;margin:.6em 0}nav a{color:var(--mark);margin-right:1em;white-space:nowrap}
 table:not(.cards) td.text:nth-child(2){min-width:18em}
 @media (max-width:560px){h1{font-size:1.25em}table:not(.cards) td.text:nth-child(2),table:not(.cards) td.text:last-child{min-width:13em}}
 @media print{nav{display:none}}
 """
+)
 # Facts that stand in tables of their own.
 _ELSEWHERE = ("Assumed", "Of the cost model")
+# Headings of what the page shows in another form, and whether their facts are kept.
+_SKIPPED = {"What would have to change": True, "Roles": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +121,7 @@ def answer_page(
     answer: Answer | Estimate,
     blocks: Sequence[Block],
     sections: Sequence[Section],
-    sensitivity: Sequence[Sensitivity] | None,
+    launch: Launch,
     *,
     live: bool,
     version: str,
@@ -129,7 +135,8 @@ def answer_page(
         What the terminal shows: the answer in words, its facts, and tables beside that of the plans.
     sections : sequence of Section
         Figures and what belongs to them.
-    sensitivity : sequence of Sensitivity, optional
+    launch : Launch
+        What to type to run the plan.
     live : bool
         Whether plots are interactive, which needs plotly; without, they are SVG.
     version : str
@@ -143,12 +150,11 @@ def answer_page(
     setting = answer.setting
     title = f"{setting.model} on {setting.cluster}"
     rest = _after_ranking(blocks)
-    words = sorted((block for block in rest if isinstance(block, Sentence)), key=lambda block: not block.strong)
     known = [block for block in rest if isinstance(block, Facts)]
     tables = _by_heading(rest)
     every = [
         *sections,
-        *_sensitivity(sensitivity),
+        *_sensitivity(answer.sensitivity if isinstance(answer, Estimate) else None),
         Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
         Section(title="Provenance", parts=(facts(provenance(setting, version, answer.error_bars)),)),
     ]
@@ -159,11 +165,11 @@ def answer_page(
         f"{setting.mode} of {setting.model} at global batch {setting.global_batch:,}{seq}, {setting.precision}, {setting.optimizer}; "
         f"up to {setting.gpus:,} x {setting.device}; cost model {setting.cost_model}; best by {answer.objective.replace('_', ' ')}"
     )
-    head = [f'<p class="soft">{escaped(question)}</p>', *(block_html(block) for block in words)]
+    head = [f'<p class="soft question">{escaped(question)}</p>', *first_screen(answer, blocks, launch)]
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
         _plans_table(shown_plans(answer)),
-        *(block_html(block, without=_ELSEWHERE) for block in known),
+        *(block_html(block, without=(*_ELSEWHERE, *first_facts(answer))) for block in known),
     ]
     titles = [section.title for section in every]
     for heading in [heading for heading in tables if not any(heading.startswith(title) for title in titles)]:
@@ -224,14 +230,14 @@ def assembled(
 def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
     """Everything but the first table, which the page has in its own form, and what terminals show in place of figures and tables here."""
     rest: list[Block] = []
-    seen_table = skipping = False
+    seen_table, skipping = False, ""
     for block in blocks:
         if isinstance(block, Table) and not seen_table:
             seen_table = True
             continue
         if isinstance(block, Heading):
-            skipping = block.text.startswith("What would have to change")
-        if not skipping or isinstance(block, Facts):
+            skipping = next((title for title in _SKIPPED if block.text.startswith(title)), "")
+        if not skipping or (isinstance(block, Facts) and _SKIPPED[skipping]):
             rest.append(block)
     return rest
 
@@ -340,8 +346,7 @@ def _sensitivity(rows: Sequence[Sensitivity] | None) -> list[Section]:
             title="Sensitivity",
             parts=tuple(block_html(block) for block in (*blocks, Facts(tuple(sensitivity_facts(rows))))),
             note="By what factor a constant of the cost model would have to change for another of the plans shown to be the best, and "
-            "how many standard deviations of what is known of the constant that is. planner explain --sensitivity compares up to "
-            "ten plans.",
+            "how many standard deviations of what is known of the constant that is.",
         )
     ]
 
@@ -367,7 +372,7 @@ def provenance(setting: Setting, version: str, bars: ErrorBars | None = None) ->
     return pairs
 
 
-def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version: str) -> str:
+def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, live: bool, version: str) -> str:
     """Write the page.
 
     Parameters
@@ -375,6 +380,8 @@ def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version
     answer : Answer
     blocks : sequence of Block
         What the terminal shows.
+    launch : Launch
+        What to type to run the plan.
     live : bool
         Whether plots are interactive, which needs plotly.
     version : str
@@ -398,13 +405,12 @@ def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version
         f"serving {setting.model}: prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens on average, "
         f"{setting.precision}, cache in {load.kv_precision}; up to {setting.gpus:,} x {setting.device}; best by {answer.objective}"
     )
-    sentences = [block for block in blocks if isinstance(block, Sentence)]
     tables = [block for block in blocks if isinstance(block, Table)]
     known = [block for block in blocks if isinstance(block, Facts)]
-    head = [f'<p class="soft">{escaped(question)}</p>', *(block_html(block) for block in sentences)]
+    head = [f'<p class="soft question">{escaped(question)}</p>', *first_screen(answer, blocks, launch)]
     first = [
         '<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>',
         *(table_html(block, cards=True) for block in tables),
-        *(block_html(block, without=("Assumed", "Of the cost model")) for block in known),
+        *(block_html(block, without=(*_ELSEWHERE, *first_facts(answer))) for block in known),
     ]
     return assembled(f"{setting.model} on {setting.cluster}", head, "Plans", first, sections, live=live)

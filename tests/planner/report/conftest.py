@@ -13,9 +13,10 @@ from planner.cli import run
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
 
 
+MORE = ["--figure", "scaling"]
 QUESTIONS = {
-    "mesh": ["optimize", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--top", "4", "--pp", "2", "--tp", "2"],
-    "layers": ["optimize", "alexnet", "--gpus", "4", "--top", "3"],
+    "mesh": ["optimize", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--top", "4", "--pp", "2", "--tp", "2", *MORE],
+    "layers": ["optimize", "alexnet", "--gpus", "4", "--top", "3", *MORE],
     "explained": ["explain", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"],
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -19,6 +20,8 @@ from planner.api.pages import FIGURE_NAMES
 from planner.cli import run
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
+from planner.spaces.layers.space import LayerwisePlanSpace
+from planner.spaces.mesh.space import MeshPlanSpace
 from tests.cases import mostly
 from tests.planner.report.conftest import HAS_PLOTLY, texts
 
@@ -66,7 +69,8 @@ def test_names_of_figures_are_those_that_there_are() -> None:
 @pytest.mark.parametrize("name", ["mesh-static", "layers-static"])
 def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
     root = parsed(pages[name])
-    assert texts(root, "h2")[:6] == [
+    assert [title for title in texts(root, "h2") if not title.startswith("Type next")][:11] == [
+        "Step", "Memory", "What limits it", "How sure this is", "What else there is",
         "Plans", "Where the step goes", "What fills the memory", "Pareto fronts", "Timeline", "Scaling",
     ]  # fmt: skip
     assert set(texts(root, "h2")) >= {"Assumptions", "Provenance"}
@@ -145,6 +149,100 @@ def test_names_of_users_stay_words(kind: str, tmp_path: Path, new_file: Any) -> 
     assert any(nasty in words for words in texts(root, "dd"))  # the command line
 
 
+# --- the first screen
+
+
+def tile(root: ET.Element, title: str) -> ET.Element:
+    """A box of the first screen."""
+    boxes = [e for e in root.iter("div") if e.attrib.get("class") == "tile"]
+    return next(box for box in boxes if "".join(box[0].itertext()).startswith(title))
+
+
+def widths(box: ET.Element) -> list[float]:
+    """Shares of its bar, of 100 %."""
+    styles = (part.attrib["style"] for part in box.iter("i"))
+    return [float(style[len("width:") : -1]) for style in styles if style.startswith("width:")]
+
+
+def test_the_first_screen_is_the_answer(tmp_path: Path, answer: Any) -> None:
+    target = tmp_path / "page.html"
+    question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"]
+    plan = json.loads(answer(*question, "--html", str(target), "--static", "--json"))["plans"][0]
+    root = parsed(target)
+    used, there = plan["memory_bytes_per_gpu"], plan["memory_capacity_bytes"]
+    assert widths(tile(root, "Memory")) == [pytest.approx(100 * used / there, abs=0.01)]
+    assert widths(tile(root, "What limits it"))[0] == pytest.approx(
+        100 * plan["compute_s"] / plan["step_time_s"], abs=0.01
+    )
+    assert 99.5 <= sum(widths(tile(root, "What limits it"))) <= 100.05
+    low, inside = widths(tile(root, "Step"))
+    assert inside / low == pytest.approx(plan["step_time_high_s"] / plan["step_time_low_s"] - 1, abs=1e-3)
+    small = [
+        *question,
+        "--memory-limit",
+        "1GiB",
+        "--html",
+        str(target),
+        "--static",
+        "-q",
+        "-o",
+        str(tmp_path / "o.txt"),
+    ]
+    assert run(small) == 0
+    kept, over = widths(tile(parsed(target), "Memory: it does not fit"))
+    assert kept / (kept + over) == pytest.approx(2**30 / used, abs=1e-4)
+
+
+@mostly(
+    "e2e",
+    ("question", "target", "framework"),
+    [
+        (["mlp", "--gpus", "2"], "torch", []),
+        (["gpt3-1.3b", "--gpus", "16", "--batch", "32", "--tp", "2", "--pp", "2"], "megatron", []),
+        (["gpt3-1.3b", "--gpus", "4", "--batch", "32"], "torchtitan", ["--framework", "torchtitan"]),
+    ],
+    quick=1,
+)
+def test_what_a_page_says_to_type_runs(
+    question: list[str], target: str, framework: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = ["optimize", *question, *framework, "--top", "1", "--html", "page.html", "--static", "-q", "-o", "o.txt"]
+    assert run(typed) == 0
+    box = tile(parsed(Path("page.html")), "Type next")
+    keep, export, enter, start = (
+        "".join(code.itertext()) for pre in list(box.iter("pre"))[:1] for code in pre.iter("code")
+    )
+    assert f"--to {target} " in export
+    for line in (keep, export):
+        assert run([*shlex.split(line)[1:], "-q"]) == 0
+    assert Path(enter.split()[1], start.split()[1]).is_file()
+    name, *script = ["".join(e.itertext()) for e in (*box.iter("summary"), *list(box.iter("pre"))[1:])]
+    assert Path("run", name).read_text().split() == "".join(script).split()
+
+
+def test_a_page_asks_for_no_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("searched again")
+
+    for space in (MeshPlanSpace, LayerwisePlanSpace):
+        monkeypatch.setattr(space, "study", refused)
+        monkeypatch.setattr(space, "sensitivity", refused)
+    question = [
+        "optimize",
+        "mlp",
+        "--gpus",
+        "2",
+        "--html",
+        str(tmp_path / "p.html"),
+        "-q",
+        "-o",
+        str(tmp_path / "o.txt"),
+    ]
+    assert run([*question, "--static"]) == 0
+    assert run([*question, "--static", "--figure", "pareto"]) == 70  # the searches that were asked for
+
+
 # --- extras
 
 
@@ -154,7 +252,7 @@ def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
     done = without_extras("optimize", "mlp", "--gpus", "2", "--html", str(target))
     assert "with the extra 'plots'" in done.stderr
     root = parsed(target)
-    assert len(list(root.iter("svg"))) >= 8
+    assert len(list(root.iter("svg"))) >= 6
     assert len(list(root.iter("script"))) == 1
 
 
@@ -214,6 +312,7 @@ def test_every_figure_of_every_space(figure: str, model: str, tmp_path: Path) ->
         (["--trace", "{0}/a.json", "-o", "{0}/a.json"], "--output and --trace: both name {0}/a.json"),
         (["--plot", "{0}/a.svg", "--figure", "timelin"], "did you mean 'timeline'?"),
         (["--figure", "memory"], "--figure: says what --plot FILE shows"),
+        (["--html", "{0}/r.html", "--figure", "memory"], "--figure: says what --plot FILE shows"),
         (["--static"], "--static: is about the page of --html"),
     ],
 )  # fmt: skip

@@ -1,0 +1,205 @@
+"""The top of a page: the plan, its speed, whether it fits, what limits it, how sure that is, what else there is, what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.core.answer import Answer, Estimate, RankedPlan
+from planner.core.blocks import Block, Facts, Heading, Sentence
+from planner.core.numbers import byte_text, percent
+from planner.core.objectives import better_word
+from planner.report.figures.kinds import COLOURS, colour_of
+from planner.report.page import escaped, facts
+from planner.report.roles import role_line, roles_of
+from planner.report.tables import gap_text, paid_text
+
+__all__ = ["FIRST_STYLE", "Launch", "first_facts", "first_screen"]
+
+# Parts of a step that are named; a smaller one is one of the others.
+_NAMED, _LEAST = 4, 0.005
+
+
+def _rules(shade: int) -> str:
+    return "".join(f".bar .{name},.key .{name}{{background:{pair[shade]}}}" for name, pair in COLOURS.items())
+
+
+FIRST_STYLE = (
+    _rules(0)
+    + f"\n@media screen and (prefers-color-scheme:dark){{{_rules(1)}}}\n"
+    + """\
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr));gap:8px;margin:8px 0}
+.tile{border:1px solid var(--line);border-radius:6px;padding:.45em .8em;min-width:0;overflow-wrap:anywhere}
+.tile h2{all:unset;display:block;color:var(--soft);font-size:.85em}
+.tile p{margin:.15em 0;max-width:none;font-size:.88em}.tile .value{font-size:1.2em;font-weight:600}
+.tile .value span{font-size:.72em;font-weight:400;color:var(--soft)}
+.tile dl{font-size:.88em;margin:.2em 0;gap:.1em .8em}.half{grid-template-columns:repeat(auto-fit,minmax(min(100%,30em),1fr))}
+.bar{position:relative;display:flex;height:10px;margin:.35em 0;background:var(--line);border-radius:3px;overflow:hidden}
+.bar i{display:block;height:100%}.bar .at{position:absolute;width:3px;background:var(--ink)}.bar .over{background:#c62828}
+.key b{display:inline-block;width:.7em;height:.7em;margin-right:.3em}.key span{margin-right:.9em;white-space:nowrap}
+.tile pre{margin:.2em 0;white-space:pre-wrap;font-size:.86em;background:var(--band);padding:.3em .6em}
+pre>code{display:inline-block;padding-left:2em;text-indent:-2em}.question{max-width:none}
+.tile details pre{max-height:22em;overflow:auto;white-space:pre}.tile summary{cursor:pointer;font-size:.88em}
+@media (max-width:560px){.answer{font-size:1em}}
+@media (max-width:560px){.tiles{gap:5px;margin:5px 0}.tile{padding:.3em .6em}.tile dl{grid-template-columns:max-content 1fr}}
+"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to type to run a plan.
+
+    Attributes
+    ----------
+    commands : tuple of str
+        One after the other.
+    title : str
+        The program that they start; empty where no target writes such plans.
+    target : str
+        Its name for ``planner export --to``.
+    otherwise : (where, command) or None
+        Another way to start it than the last command.
+    cannot : tuple of (setting, why)
+        Settings of the plan that the program cannot express.
+    script : (name, text) or None
+        What that starts.
+    """
+
+    commands: tuple[str, ...]
+    title: str = ""
+    target: str = ""
+    otherwise: tuple[str, str] | None = None
+    cannot: tuple[tuple[str, str], ...] = ()
+    script: tuple[str, str] | None = None
+
+
+def first_facts(answer: Answer | Estimate) -> tuple[str, ...]:
+    """Names of the facts of an answer that stand at the top, or that its commands say."""
+    best = answer.best if isinstance(answer, Answer) else answer.ranked
+    speed = answer.space.report.speed_facts(best, answer.objective)
+    return (*(name for name, _ in speed), "Memory", "Proof", "Workers", "Next")
+
+
+def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Launch) -> list[str]:
+    """HTML of what a reader sees first.
+
+    Parameters
+    ----------
+    answer : Answer or Estimate
+    blocks : sequence of Block
+        What the terminal shows.
+    launch : Launch
+    """
+    best = answer.best if isinstance(answer, Answer) else answer.ranked
+    verdict = dict(next(block for block in blocks if isinstance(block, Facts)).pairs)
+    heading = next((n for n, block in enumerate(blocks) if isinstance(block, Heading)), len(blocks))
+    sentences = [b for n, b in enumerate(blocks) if isinstance(b, Sentence) and (b.strong or n < heading)]
+    words = next(block for block in sentences if block.strong)
+    speed = [name for name, _ in answer.space.report.speed_facts(best, answer.objective)]
+    more = [f"{name}: {verdict[name]}" for name in (*speed[1:], "Workers") if name in verdict]
+    tiles = [
+        _tile(speed[0], verdict[speed[0]], _interval(best), *more),
+        _tile("Memory" if best.fits else "Memory: it does not fit", verdict["Memory"], _filled(best)),
+        _tile("What limits it", best.bottleneck, _parts(best)),
+    ]
+    proof = [f"{verdict[name][:1].upper()}{verdict[name][1:]}." for name in ("Proof",) if name in verdict]
+    sure = (*proof, *(sentence.text for sentence in sentences if sentence is not words))
+    if sure:
+        tiles.append(_tile("How sure this is", "", "", *sure))
+    others = _others(answer)
+    return [
+        f'<p class="answer"><strong>{escaped(words.text)}</strong></p>',
+        f'<div class="tiles">{"".join(tiles)}</div>',
+        '<div class="tiles half">',
+        _commands(launch),
+        *([f'<div class="tile"><h2>What else there is</h2>{facts(others)}</div>'] if others else []),
+        "</div>",
+    ]
+
+
+def _tile(title: str, value: str, bar: str, *more: str) -> str:
+    head, blank, note = value.partition(" (")
+    said = f'<p class="value">{escaped(head)}<span>{escaped(blank + note)}</span></p>' if value else ""
+    return (
+        f'<div class="tile"><h2>{escaped(title)}</h2>{said}{bar}'
+        + "".join(f"<p>{escaped(text)}</p>" for text in more)
+        + "</div>"
+    )
+
+
+def _share(value: float) -> str:
+    return f"{100.0 * value:.2f}%"
+
+
+def _interval(plan: RankedPlan) -> str:
+    """The time and its interval on a line that starts at zero; nothing where there is no interval."""
+    low, high = plan.step_time_low_s, plan.step_time_high_s
+    if low is None or high is None:
+        return ""
+    time = plan.step_time_s if plan.main == "step_time_s" else float(plan[plan.main])
+    end = 1.1 * max(high, time)
+    inside = f'<i style="width:{_share(low / end)}"></i><i class="sky" style="width:{_share((high - low) / end)}"></i>'
+    return f'<div class="bar" title="80 % interval">{inside}<i class="at" style="left:{_share(time / end)}"></i></div>'
+
+
+def _filled(plan: RankedPlan) -> str:
+    """How full the memory is, to the end of the bar; what is too much is red."""
+    used, there = plan.memory_bytes_per_gpu, plan.memory_capacity_bytes
+    end = max(used, there)
+    if not 0.0 < end < float("inf"):
+        return ""
+    over = f'<i class="over" style="width:{_share((used - there) / end)}"></i>' if used > there else ""
+    words = f"{byte_text(used)} of {byte_text(there)}"
+    return f'<div class="bar" title="{escaped(words)}"><i class="blue" style="width:{_share(min(used, there) / end)}"></i>{over}</div>'
+
+
+def _parts(plan: RankedPlan) -> str:
+    """What the time is made of: the bar, and the largest parts in words."""
+    parts = {word: value for word, value in plan.labelled_parts(plan.main).items() if value > 0.0}
+    total = sum(parts.values())
+    if not total > 0.0:
+        return ""
+    named = sorted(parts, key=lambda word: -parts[word])[:_NAMED]
+    named = [word for word in parts if word in named and parts[word] >= _LEAST * total]
+    shown = [(word, parts[word] / total, colour_of(word, n)) for n, word in enumerate(parts) if word in named]
+    left = 1.0 - sum(share for _, share, _ in shown)
+    if left >= _LEAST:
+        shown.append(("other", left, "ink"))
+    bar = "".join(f'<i class="{colour}" style="width:{_share(share)}"></i>' for _, share, colour in shown)
+    key = "".join(
+        f'<span><b class="{colour}"></b>{escaped(word)} {percent(share)}</span>' for word, share, colour in shown
+    )
+    return f'<div class="bar">{bar}</div><p class="key">{key}</p>'
+
+
+def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
+    """The next best plan, and plans for other wishes."""
+    if isinstance(answer, Estimate):
+        best = answer.best
+        if best is None or best.plan == answer.ranked.plan:
+            return []
+        ahead = f"{percent(1.0 - best.score / answer.ranked.score)} {better_word(answer.objective)}"
+        return [("The best plan", f"{ahead} ({paid_text(best, answer.objective)}): {best.summary}")]
+    found = []
+    if len(answer.listed) > 1:
+        second = answer.listed[1]
+        text = f"{gap_text(second.gap)} ({paid_text(second, answer.objective)}): {second.summary}"
+        found.append((f"Next best: plan {second.rank}", text))
+    return [*found, *(role_line(answer, roles, plan) for roles, plan in roles_of(answer))]
+
+
+def _commands(launch: Launch) -> str:
+    title = f"Type next, to run it with {launch.title}" if launch.title else "Type next"
+    lines = ["<pre>" + "\n".join(f"<code>{escaped(command)}</code>" for command in launch.commands) + "</pre>"]
+    if launch.otherwise is not None:
+        where, command = launch.otherwise
+        lines.append(f"<p>Without Slurm, {escaped(where[0].lower() + where[1:])}: <code>{escaped(command)}</code></p>")
+    if launch.cannot:
+        names = ", ".join(f"{name} ({why})" for name, why in launch.cannot)
+        lines.append(f"<p>{escaped(launch.title)} cannot express: {escaped(names)}</p>")
+    if launch.script is not None:
+        lines.append(
+            f"<details><summary>{escaped(launch.script[0])}</summary><pre>{escaped(launch.script[1])}</pre></details>"
+        )
+    return f'<div class="tile"><h2>{escaped(title)}</h2>{"".join(lines)}</div>'
