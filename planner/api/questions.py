@@ -25,7 +25,13 @@ _Predicted = TypeVar("_Predicted", bound=Estimate)
 
 @takes_options(OptimizeOptions)
 def optimize(
-    model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[OptimizeOptions]
+    model: ModelLike | None = None,
+    /,
+    *,
+    plan: str | os.PathLike[str] | Plan | None = None,
+    run_from: tuple[str, str | os.PathLike[str]] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[OptimizeOptions],
 ) -> SearchResult:
     """Find the best plans for a network on a cluster, ranked and proven.
 
@@ -34,6 +40,10 @@ def optimize(
     model : name, path, loaded network or mapping
         A bundled name, a file of any format that is read, what `planner.load_model` or `planner.from_torch` returned, or the content of
         a network file.
+    plan : Plan or path, optional
+        A plan over a device mesh, which asks the question, too; ``result.roles["given"]`` is it, beside the best.
+    run_from : (trainer, path), optional
+        What is run today, as for `planner.estimate`, to be shown in the same way.
     progress : callable, optional
         Takes a message and the share that is done.
     **options
@@ -65,10 +75,18 @@ def optimize(
     TypeError: planner.optimize() got an unexpected keyword argument 'gpu'; did you mean 'gpus'?
     """
     with in_python_words() as values:
-        call = call_text("optimize", [model], options)
-        request = search_request(given_in_python(OptimizeOptions, model, options), values, call)
-        values.check()
+        if model is None and plan is None:
+            raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
+        call = call_text("optimize", [model or plan], options)
+        given = given_in_python(OptimizeOptions, model, options)
         try:
+            if plan is not None or run_from is not None:
+                named = plan.to_dict() if isinstance(plan, Plan) else plan
+                beside, _ = question_about_plan("optimize", given, named, run_from, values, call)
+                values.check()
+                return _found(beside(progress)[0])
+            request = search_request(given, values, call)
+            values.check()
             from planner.comparison.frameworks import optimize as search
 
             return _found(search(request, progress))

@@ -49,14 +49,19 @@ __all__ = [
 ]
 
 Predicts: TypeAlias = Literal["estimate", "explain"]
-Command: TypeAlias = Predicts | Literal["why-not"]
+Command: TypeAlias = Predicts | Literal["why-not", "optimize"]
 Progress: TypeAlias = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 
 # Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
 _DECIDED_BY_PLAN = ("gpus", "nodes", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
 # How the best plan is searched for, which is no part of a file's question.
-_SEARCHING = ("sensitivity", "time_limit_s", "solver")
-_OPTIONS_OF: Mapping[Command, type] = {"estimate": EstimateOptions, "explain": ExplainOptions, "why-not": WhyNotOptions}
+_SEARCHING = ("sensitivity", "time_limit_s", "solver", "top", "gap", "fastest", "diverse")
+_OPTIONS_OF: Mapping[Command, type] = {
+    "estimate": EstimateOptions,
+    "explain": ExplainOptions,
+    "why-not": WhyNotOptions,
+    "optimize": OptimizeOptions,
+}
 _USUAL_COUNTS = (1, 2, 4, 8)  # of workers, on a scaling curve
 
 
@@ -446,7 +451,7 @@ def question_about_plan(
 
     Parameters
     ----------
-    command : "estimate", "explain" or "why-not"
+    command : "estimate", "explain", "why-not" or "optimize"
     given : mapping
         Options by keyword, and perhaps ``model``.
     plan : path, document of a plan (mapping) or None
@@ -458,8 +463,8 @@ def question_about_plan(
     Returns
     -------
     predicted : callable
-        Gives an `Estimate`, or for "why-not" a `WhyNot`, and what no longer holds of the plan's file. Refuses what contradicts itself,
-        but that "why-not" says it of a plan.
+        Gives an `Estimate`, for "why-not" a `WhyNot`, for "optimize" an `Answer`, and what no longer holds of the plan's file. Refuses
+        what contradicts itself, but that "why-not" says it of a plan.
     notes : tuple of str
         What of a run was read otherwise than it is written.
     """
@@ -520,7 +525,7 @@ def _of_file(
             broken = str(error).splitlines()
         asked = dataclasses.replace(space.request, **{name: getattr(request, name) for name in _SEARCHING})
         answer = _predicted(command, asked, known, progress, broken=broken)
-        estimate = answer.plan if command == "why-not" else answer
+        estimate = answer.plan if command == "why-not" else None if command == "optimize" else answer
         return answer, () if estimate is None else tuple(plan_warnings(document, estimate))
 
     return predicted
@@ -541,6 +546,8 @@ def _predicted(
         return why_not(request, plan, broken=broken, is_run=is_run, progress=progress)
     from planner.spaces import ask
 
+    if command == "optimize":
+        return ask.optimize_beside(request, plan, progress)
     return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
 
 

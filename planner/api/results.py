@@ -77,7 +77,7 @@ class SearchResult(Written):
 
     @property
     def roles(self) -> dict[str, Plan | None]:
-        """Plans by what they are for: ``fastest``, ``data_parallel``, ``most_headroom``, ``fewest_gpus``, ``published``; None: none fits.
+        """Plans by what they are for, as ``roles`` in the JSON document names it; None: none fits.
 
         Only of plans over a device mesh; empty elsewhere. Several roles may have one plan.
         """

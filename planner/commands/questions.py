@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -48,11 +49,15 @@ _PLAN = {
 
 
 @command(
+    {
+        "plan": Option("--plan -p", "FILE", "Show a plan beside the best: a plan file, which asks the question, too."),
+        "run_from": replace(RUN_FROM["run_from"], rare=True),
+    },
     options_of(OptimizeOptions, "gpus", "space", "family", "top", "diverse"),
     EXPORT_OPTION,
     OUTPUT_OPTIONS,
     REPORT_OPTIONS,
-    model=MODEL,
+    model=_OPTIONAL_MODEL,
 )
 def optimize(typed: Typed) -> None:
     """Find the fastest plans for a network on a cluster, ranked and proven.
@@ -66,19 +71,31 @@ def optimize(typed: Typed) -> None:
     planner optimize llama3-70b --nodes 32 --cluster h100 --batch 1024 --seq 8192 --framework torchtitan
     planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
     planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
+    planner optimize llama3-8b --from megatron train.sh --gpus 64
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
-    from planner.api.requests import search_request
+    from planner.api.requests import question_about_plan, search_request
     from planner.core.errors import SearchInterrupted
 
-    request = search_request(typed.given, typed.values, typed.command_line)
+    given, values = typed.given, typed.values
+    plan, run_from = given.get("plan"), given.get("run_from")
+    if plan is None and "model" not in given:
+        values.add("MODEL: is missing; name a network ('planner list models') or a plan: planner optimize --plan FILE")
+        values.check()
+    notes: tuple[str, ...] = ()
+    if plan is None and run_from is None:
+        request = search_request(given, values, typed.command_line)
+    else:
+        beside, notes = question_about_plan("optimize", given, plan, run_from, values, typed.command_line)
     where = output_of(typed)
-    files = report_files(typed.given, typed.values, typed.file)
-    typed.values.check()
+    files = report_files(given, values, typed.file)
+    for note in notes:
+        remark(where, note)
+    values.check()
     from planner.comparison.frameworks import optimize as search
 
     try:
         with Progress(where) as progress:
-            answer = search(request, progress)
+            answer = search(request, progress) if plan is None and run_from is None else beside(progress)[0]
     except SearchInterrupted as interruption:
         if interruption.result is not None:
             _show_search(interruption.result, where, files)

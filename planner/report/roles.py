@@ -19,6 +19,7 @@ TITLES = {
     "most_headroom": "Most headroom",
     "fewest_gpus": "Fewest GPUs",
     "published": "Published",
+    "given": "Yours",
 }
 # What is said of the plan to run where it is for a role, too.
 _SAME = {
@@ -27,6 +28,7 @@ _SAME = {
     "most_headroom": "no plan that leaves clearly more memory was found within 5 %",
     "fewest_gpus": "none that has 95 % of the speed was found on fewer GPUs",
     "published": "as published ({source})",
+    "given": "what you run",
 }
 # What is said where no plan is for a role.
 _NONE = {
@@ -111,4 +113,6 @@ def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
         return f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
     if role.name == "fewest_gpus":
         return f", on {counted(plan.workers, 'GPU')}, {best.workers - plan.workers} fewer"
+    if role.name == "given":
+        return "" if plan.fits else f", and does not fit: there are {byte_text(plan.memory_capacity_bytes)}"
     return f", as published ({role.source})"

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
-from planner.core.errors import NoFeasiblePlan, SearchInterrupted
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Role
+from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError
 from planner.core.notes import Note
-from planner.core.request import Request
+from planner.core.request import SPACES, Request
 from planner.question.lookup import source_notes
 from planner.question.resolve import resolve
 from planner.spaces.base import PlanSpace, space_of
@@ -21,7 +21,7 @@ from planner.spaces.base import PlanSpace, space_of
 if TYPE_CHECKING:
     from strategies.limits import Progress
 
-__all__ = ["compared_parts", "estimate", "explain", "optimize", "predicted", "searched"]
+__all__ = ["compared_parts", "estimate", "explain", "optimize", "optimize_beside", "predicted", "searched"]
 
 
 def optimize(request: Request, progress: Progress | None = None, *, compare: bool = True) -> Answer:
@@ -46,6 +46,28 @@ def optimize(request: Request, progress: Progress | None = None, *, compare: boo
         Unusable options or files.
     """
     return searched(space_of(resolve(request)), request.top, progress, compare=compare)
+
+
+def optimize_beside(request: Request, plan: Any, progress: Progress | None = None) -> Answer:
+    """Find the best plans, as `optimize`, whatever is fixed, and show the given plan beside them, or the one that a request spells out.
+
+    Raises
+    ------
+    PlannerError
+        As `optimize` and `estimate`; the plan is of a space whose answers name no roles.
+    """
+    space = space_of(resolve(request))
+    if not space.names_roles:
+        raise UsageError(
+            f"--plan and --from of 'planner optimize' are for {SPACES['mesh'].plans}, and this is about {SPACES[space.name].plans}; "
+            "'planner explain --plan FILE' compares a plan with the best"
+        )
+    if plan is None:
+        plan, _ = space.exact_plan()
+    free = space.without_fixed(max(request.gpus, plan.workers), request.top)
+    answer = searched(free, request.top, progress)
+    (ranked,) = space.rank([plan], answer.best.score)
+    return dataclasses.replace(answer, roles=(*answer.roles, Role(name="given", plan=ranked)))
 
 
 def searched(

@@ -47,6 +47,7 @@ def test_the_fastest_can_be_asked_for(answered: Any) -> None:
     assert found.proof.bound_s == found.best.step_time_s
 
 
+@pytest.mark.e2e
 def test_the_plan_to_run_is_the_one_that_is_explained(answered: Any) -> None:
     found = explain(dataclasses.replace(EIGHT, sensitivity=True))
     assert found.ranked.plan == answered.best.plan

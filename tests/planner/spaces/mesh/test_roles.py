@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -99,6 +100,30 @@ def test_a_published_plan_is_checked(tmp_path: Any, settings: str, problem: str)
     with pytest.raises(InputFileError, match=r"net\.yaml:6:") as found:
         load_model(str(path))
     assert problem in str(found.value)
+
+
+def test_what_is_run_today_is_shown_beside_the_best() -> None:
+    slow = make_ranked(dataclasses.replace(PLAN, pp=2, dp_shard=4), 25.0, memory_bytes_per_gpu=90.0 * 2**30)
+    text = said(make_result(roles=(Role(name="given", plan=slow),)))
+    assert "Yours: 25.0 % slower (25.0 s, 90.0 GiB), and does not fit: there are 80.0 GiB: tp 8" in text
+    assert "Plan 1: the fastest; what you run" in said(make_result(roles=(Role(name="given", plan=make_ranked()),)))
+
+
+@pytest.mark.e2e
+def test_a_plan_file_is_shown_beside_the_best(answer: Any, tmp_path: Any) -> None:
+    path = tmp_path / "mine.yaml"
+    mine_is = ["--gpus", "16", "--batch", "128", "--tp", "4", "--pp", "2", "--micro-batch", "1"]
+    answer("estimate", "llama3-8b", *mine_is, "--export", str(path))
+    alone = answer("estimate", "--plan", str(path))
+    found = json.loads(answer("optimize", "--plan", str(path), "--json"))
+    (mine,) = (entry for entry in found["roles"] if "given" in entry["roles"])
+    assert (mine["plan"]["plan"]["tp"], mine["plan"]["plan"]["pp"], mine["rank"]) == (4, 2, None)
+    assert f"{mine['plan']['step_time_s']:.2f} s" in alone
+    assert mine["plan"]["gap"] == pytest.approx(mine["plan"]["step_time_s"] / found["plans"][0]["step_time_s"] - 1)
+    free = json.loads(answer("optimize", "llama3-8b", "--gpus", "16", "--batch", "128", "--json"))
+    assert [plan["plan"] for plan in free["plans"]] == [plan["plan"] for plan in found["plans"]]
+    python = planner.optimize(plan=path)
+    assert python.roles["given"].step_time_s == mine["plan"]["step_time_s"]
 
 
 @pytest.mark.e2e
