@@ -149,6 +149,12 @@ _DETECT = {
     "nodes": Option(
         "--nodes", "N", "Machines like this one in the cluster. Default: 1.", read=partial(Values.count, most=1_000_000)
     ),
+    "cores_per_device": Option(
+        "--cores-per-device",
+        "N",
+        "Leave GPUs aside and make devices of N processor cores each.",
+        read=partial(Values.count, most=1_000_000),
+    ),
     "output": Option(
         "--output -o",
         "FILE",
@@ -167,9 +173,11 @@ def detect(typed: Typed) -> None:
     its line says so.
 
     planner detect -o cluster.yaml && planner optimize alexnet --cluster cluster.yaml
+
+    planner detect --cores-per-device 1 -o cores.yaml
     """
     where = output_of(typed, writes=False)
-    nodes = typed.read(_DETECT).get("nodes", 1)
+    found = typed.read(_DETECT)
     path = typed.file("output", (".yaml", ".yml"), "a cluster file ends in .yaml")
     typed.values.check()
 
@@ -178,7 +186,7 @@ def detect(typed: Typed) -> None:
     from planner.detect.system import System
 
     system = System()
-    machine = look(system, nodes=nodes)
+    machine = look(system, nodes=found.get("nodes", 1), cores_per_device=found.get("cores_per_device"), processes=0)
     files = machine_files(machine, path) if path is not None else {}
     _check_targets(list(files), force="force" in typed.given)
     for target, text in files.items():  # devices first, so that the cluster never names a file that is not there

@@ -138,6 +138,20 @@ class Processor:
     flags: frozenset[str]
     memory_bytes: float | None
     is_limited: bool = False  # fewer cores than the machine has: a container or a batch system
+    devices: int = 1  # that share the memory of the machine
+
+    def share(self, cores: int, devices: int) -> Processor:
+        """One of several devices: so many of the cores, and its part of the memory.
+
+        >>> cpu = Processor(
+        ...     name="CPU", vendor="", family=0, sockets=1, cores=8, clock_hz=2e9, clock_source="", flags=frozenset(), memory_bytes=8e9
+        ... )
+        >>> cpu.share(2, 4).cores, cpu.share(2, 4).memory_bytes
+        (2, 2000000000.0)
+        """
+        memory = None if self.memory_bytes is None else self.memory_bytes / devices
+        is_part = (cores, devices) != (self.cores, 1)
+        return replace(self, cores=cores, memory_bytes=memory, is_limited=self.is_limited or is_part, devices=devices)
 
 
 def find_processor(system: System) -> Processor:
@@ -418,6 +432,7 @@ def device_of_processor(processor: Processor) -> FoundDevice:
     bandwidth = min(10e9 * processor.cores, 204.8e9 * processor.sockets)
     size = processor.memory_bytes
     limited = " that this process may use" if processor.is_limited else ""
+    shared = f", shared by {processor.devices} devices" if processor.devices > 1 else ""
     return FoundDevice(
         name=_slug(f"cpu-{processor.name}-{cores}"),
         label=f"{processor.name}, {cores}",
@@ -426,7 +441,7 @@ def device_of_processor(processor: Processor) -> FoundDevice:
             Fact(
                 key="memory",
                 text=f"{number_text(round((size or 8 * _GIB) / _GIB, 2))} GiB",
-                source="/proc/meminfo or the limit of the control group" if size else "nothing states it",
+                source=f"/proc/meminfo or the limit of the control group{shared}" if size else "nothing states it",
                 is_known=size is not None,
             ),
             Fact(

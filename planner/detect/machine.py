@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.core.errors import PlannerError
+from planner.core.errors import PlannerError, UsageError
 from planner.detect.devices import Fact, FoundDevice, device_of_gpu, device_of_processor, find_processor, number_text
 from planner.detect.nvidia import Gpu, Topology, find_gpus, parse_nvlinks, parse_topology
 from planner.detect.system import System
@@ -334,7 +334,7 @@ class FoundMachine:
     remarks: tuple[str, ...] = ()
 
 
-def detect(system: System, *, nodes: int = 1, processes: int = 1, only_processor: bool = False) -> FoundMachine:
+def detect(system: System, *, nodes: int = 1, cores_per_device: int | None = None, processes: int = 1) -> FoundMachine:
     """Find out what a machine is; never fails for want of a program or a file.
 
     Parameters
@@ -342,13 +342,18 @@ def detect(system: System, *, nodes: int = 1, processes: int = 1, only_processor
     system : System
     nodes : int
         Machines like this one that the cluster shall have.
+    cores_per_device : int, optional
+        Leave GPUs aside: so many cores of the processors are a device.
     processes : int
-        Among which the processors of a machine are divided.
-    only_processor : bool
-        Leave GPUs aside.
+        Devices of that size at most; 0: as many as there are cores for.
+
+    Raises
+    ------
+    UsageError
+        A device would have more cores than the machine.
     """
-    gpus = () if only_processor else find_gpus(system)
-    return _with_gpus(system, gpus, nodes) if gpus else _without_gpus(system, nodes, processes)
+    gpus = () if cores_per_device else find_gpus(system)
+    return _with_gpus(system, gpus, nodes) if gpus else _without_gpus(system, nodes, cores_per_device, processes)
 
 
 def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachine:
@@ -389,17 +394,31 @@ _NO_PEER_MEMORY = (
 )
 
 
-def _without_gpus(system: System, nodes: int, processes: int) -> FoundMachine:
+def _without_gpus(system: System, nodes: int, cores_per_device: int | None, processes: int) -> FoundMachine:
     processor = find_processor(system)
-    device = device_of_processor(processor)
+    cores = cores_per_device or processor.cores
+    if cores > processor.cores:
+        has = f"{processor.cores} core{'s' if processor.cores > 1 else ''}"
+        raise UsageError(
+            f"--cores-per-device {cores}: this process may use {has}, so a device has 1 to {processor.cores}"
+        )
+    processes = processes or processor.cores // cores
+    device = device_of_processor(processor.share(cores, processes))
+    left = processor.cores - cores * processes
+    remarks = (
+        (f"{left} of {processor.cores} cores are left over: devices of {cores} do not use them",) if left > 0 else ()
+    )
     adapters = find_adapters(system)
     near = adapters_near(adapters, Topology()) if adapters else []
+    words = f"{processes} x {device.label}" if processes > 1 else device.label
+    why = f"a device is {cores} of the cores" if cores_per_device else "nvidia-smi reports no GPU"
     return FoundMachine(
         name=device.name[:56].strip("-") + "-machine",
-        description=f"machine without GPUs: {device.label}",
-        devices=((device, 1),),
-        device_source="lscpu and /proc; nvidia-smi reports no GPU",
+        description=f"{'machine without GPUs' if cores_per_device is None else 'processors of a machine'}: {words}",
+        devices=((device, processes),),
+        device_source=f"lscpu and /proc; {why}",
         levels=(host_level(processes), network_level(near, processes, nodes, {}, total=len(adapters))),
+        remarks=remarks,
     )
 
 

@@ -20,7 +20,7 @@ from planner.detect.devices import FoundDevice, Processor, device_of_gpu, device
 from planner.detect.nvidia import Gpu
 from planner.detect.system import System
 
-__all__ = ["Group", "Place", "Processes", "load_torch", "place_of", "processes_of"]
+__all__ = ["Group", "Place", "Processes", "load_torch", "place_of", "processes_of", "threads_of"]
 
 
 def load_torch() -> Any:
@@ -71,6 +71,28 @@ class Processes:
     def is_first(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
+
+
+def threads_of(environment: Mapping[str, str]) -> int | None:
+    """Threads that OMP_NUM_THREADS gives a process; None where it is not set. Of a list, one number per nested level, the first counts.
+
+    Raises
+    ------
+    UsageError
+        It is no whole number above 0.
+
+    Examples
+    --------
+    >>> threads_of({"OMP_NUM_THREADS": "4"}), threads_of({"OMP_NUM_THREADS": "4,2"}), threads_of({})
+    (4, 4, None)
+    """
+    text = environment.get("OMP_NUM_THREADS", "").strip()
+    if not text:
+        return None
+    first = text.split(",", maxsplit=1)[0].strip()
+    if not re.fullmatch(r"0*[1-9]\d{0,5}", first):
+        raise UsageError(f"OMP_NUM_THREADS={text[:20]} in the environment is not a whole number from 1")
+    return int(first)
 
 
 def processes_of(environment: Mapping[str, str]) -> Processes:
@@ -177,6 +199,8 @@ class Place:
         Library and versions.
     remark : str
         What makes the times doubtful; empty where nothing does.
+    cores : int
+        Of a processor, those that one process computes on; 0 for a GPU.
     """
 
     kind: str
@@ -186,13 +210,14 @@ class Place:
     precisions: tuple[str, ...]
     software: str
     remark: str = ""
+    cores: int = 0
 
     def timer(self, torch: Any) -> Callable[[Callable[[], object], int], float]:
         """Timer of calls on this device: events of the GPU, or the processor's clock."""
         return _gpu_timer(torch) if self.kind == "cuda" else _processor_timer
 
 
-def place_of(torch: Any, system: System, processes: Processes, wanted: str | None) -> Place:
+def place_of(torch: Any, system: System, processes: Processes, wanted: str | None, threads: int | None = None) -> Place:
     """Pick the device of this process.
 
     Parameters
@@ -202,6 +227,8 @@ def place_of(torch: Any, system: System, processes: Processes, wanted: str | Non
     processes : Processes
     wanted : "cuda", "cpu" or None
         None: a GPU where there is one.
+    threads : int, optional
+        Of a process on processors; the cores are divided among the processes unless given.
 
     Raises
     ------
@@ -214,7 +241,7 @@ def place_of(torch: Any, system: System, processes: Processes, wanted: str | Non
             f"--device cuda: PyTorch {torch.__version__} sees no GPU here (--device cpu measures the processors)"
         )
     kind = wanted or ("cuda" if has_gpu else "cpu")
-    return _gpu(torch, processes) if kind == "cuda" else _processor(torch, system, processes)
+    return _gpu(torch, processes) if kind == "cuda" else _processor(torch, system, processes, threads)
 
 
 def _gpu(torch: Any, processes: Processes) -> Place:
@@ -256,19 +283,30 @@ def _gpu(torch: Any, processes: Processes) -> Place:
     )
 
 
-def _processor(torch: Any, system: System, processes: Processes) -> Place:
-    processor = find_processor(system)
-    # torchrun allows each process one thread; kernels are timed by the first process alone, on all cores.
-    torch.set_num_threads(processor.cores)
+def _processor(torch: Any, system: System, processes: Processes, wanted: int | None) -> Place:
+    whole = find_processor(system)
+    # As training does: OMP_NUM_THREADS, which torchrun sets to 1 for several processes, else all cores among the processes.
+    threads = wanted or max(whole.cores // processes.local_ranks, 1)
+    torch.set_num_threads(threads)
+    processor = whole.share(min(threads, whole.cores), processes.local_ranks)
+    from_environment = " (OMP_NUM_THREADS)" if wanted else ""
     return Place(
         kind="cpu",
         device=torch.device("cpu"),
         found=device_of_processor(processor),
-        memory_bytes=_free_memory(system, processor) * _MEMORY_SHARE["cpu"] / processes.local_ranks,
+        memory_bytes=_free_memory(system, whole) * _MEMORY_SHARE["cpu"] / processes.local_ranks,
         precisions=("fp32", "bf16") if {"amx_bf16", "avx512_bf16", "bf16"} & processor.flags else ("fp32",),
-        software=f"PyTorch {torch.__version__}, {processor.cores} threads",
-        remark=_load_remark(processor.cores),
+        software=f"PyTorch {torch.__version__}, {threads} thread{'s' if threads > 1 else ''}{from_environment}",
+        remark=_threads_remark(threads * processes.local_ranks, whole.cores) or _load_remark(whole.cores),
+        cores=processor.cores,
     )
+
+
+def _threads_remark(threads: int, cores: int) -> str:
+    """More threads than cores: they take turns."""
+    if threads <= cores:
+        return ""
+    return f"{threads} threads share {cores} core{'s' if cores > 1 else ''}: the times are too long; set OMP_NUM_THREADS lower"
 
 
 def _load_remark(cores: int) -> str:

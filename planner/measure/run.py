@@ -24,7 +24,7 @@ from planner.detect.system import System
 from planner.files.output import check_writable, write_atomically
 from planner.measure.cases import Case, collective_cases, kernel_cases
 from planner.measure.kernels import Workbench, collective_call
-from planner.measure.processes import Group, Place, Processes, load_torch, place_of, processes_of
+from planner.measure.processes import Group, Place, Processes, load_torch, place_of, processes_of, threads_of
 from planner.measure.timing import row_of, table_text, time_call
 
 __all__ = [
@@ -275,7 +275,7 @@ def measure_here(wanted: Wanted, system: System, report: Report) -> tuple[Measur
         check_writable(wanted.path)
     torch = load_torch()
     torch.manual_seed(wanted.seed)
-    place = place_of(torch, system, processes, wanted.kind)
+    place = place_of(torch, system, processes, wanted.kind, threads_of(os.environ))
     wanted = replace(wanted, precisions=_precisions(wanted.precisions, place))
     where, files = _where(wanted, place, processes, system)
     measured = Measured(path=wanted.path, files=files) if processes.is_first else Measured()
@@ -318,7 +318,7 @@ def _where(
         else:
             target = wanted.path.with_name(f"{wanted.path.stem}-cluster.yaml")
             machine = detect(
-                system, nodes=processes.nodes, processes=processes.local_ranks, only_processor=place.kind == "cpu"
+                system, nodes=processes.nodes, processes=processes.local_ranks, cores_per_device=place.cores or None
             )
             files.update(machine_files(machine, target, stem=wanted.path.stem))
             cluster = {"cluster_file": target.name}

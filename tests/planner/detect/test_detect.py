@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
+from planner.core.errors import UsageError
 from planner.detect.devices import Processor, device_of_gpu, find_processor, flop_per_cycle, parse_lscpu, quoted
 from planner.detect.machine import detect
 from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
@@ -89,6 +90,23 @@ def test_no_gpu(tmp_path: Path) -> None:
     text = (tmp_path / "cluster-device.yaml").read_text()
     assert "memory_bandwidth: 320 GB/s  # unknown: assumed" in text
     assert "# unknown: assumed, no adapter states its speed" in (tmp_path / "cluster.yaml").read_text()
+
+
+def test_cores_as_devices(tmp_path: Path) -> None:
+    """32 cores as devices of 4: each computes and holds an eighth, and GPUs are left aside."""
+    cluster = loaded(machines.without_gpu(), tmp_path, cores_per_device=4, processes=0)
+    whole = loaded(machines.without_gpu(), tmp_path).device
+    assert [(level.name, level.size) for level in cluster.levels] == [("host", 8), ("ethernet", 1)]
+    assert cluster.device.peak("fp32") == pytest.approx(whole.peak("fp32") / 8)
+    assert cluster.device.memory_bytes == pytest.approx(whole.memory_bytes / 8, rel=1e-3)
+    assert loaded(machines.dgx_h100(), tmp_path, cores_per_device=1, processes=0).device.name.startswith("cpu-")
+    assert detect(machines.without_gpu(), cores_per_device=5, processes=0).remarks == (
+        "2 of 32 cores are left over: devices of 5 do not use them",
+    )
+    with pytest.raises(
+        UsageError, match="--cores-per-device 33: this process may use 32 cores, so a device has 1 to 32"
+    ):
+        detect(machines.without_gpu(), cores_per_device=33, processes=0)
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from planner.core.errors import UsageError
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
-from planner.measure.processes import Processes, place_of, processes_of
+from planner.measure.processes import Processes, place_of, processes_of, threads_of
 from planner.measure.report import measure_report
 from planner.measure.run import Measured, Wanted, _Deadline, _where
 from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
@@ -380,6 +380,36 @@ def test_no_gpu() -> None:
 def test_the_machine_is_measured_on_request_without_its_gpu() -> None:
     place = place_of(torch_with(1, "Tesla T4", 7, 5, 14.7), NOTHING, Processes(), "cpu")
     assert (place.kind, place.found.is_bundled) == ("cpu", False)
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks", "set_to", "cores", "remark"),
+    [
+        (None, 1, 4, 4, ""),
+        (None, 2, 2, 2, ""),  # the cores are divided
+        (1, 2, 1, 1, ""),  # as torchrun sets it
+        (3, 1, 3, 3, ""),
+        (8, 1, 8, 4, "8 threads share 4 cores"),
+    ],
+)
+def test_threads_of_a_processor(threads: int | None, ranks: int, set_to: int, cores: int, remark: str) -> None:
+    """OMP_NUM_THREADS decides; the device has as many cores, and the memory is divided among the processes."""
+    torch, asked = torch_with(0, "", 0, 0, 0), []
+    torch.set_num_threads = asked.append
+    system = RecordedSystem(cpus=4, files={"/proc/meminfo": "MemTotal: 8388608 kB"})
+    place = place_of(torch, system, Processes(ranks=ranks, local_ranks=ranks), None, threads)
+    facts = {fact.key: fact for fact in place.found.facts}
+    assert (asked, place.cores) == ([set_to], cores)
+    assert facts["peak"].text == f"{{fp32: {cores * 2.5 * 8:g} GFLOP/s}}"  # 2.5 GHz x 8 FLOP, where nothing is known
+    assert facts["memory"].text == f"{8 / ranks:g} GiB"
+    assert (f"{set_to} thread" in place.software, "OMP_NUM_THREADS" in place.software) == (True, threads is not None)
+    assert place.remark.startswith(remark)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ",2", "99999999"])
+def test_threads_that_are_no_number(text: str) -> None:
+    with pytest.raises(UsageError, match=r"OMP_NUM_THREADS=.* is not a whole number from 1"):
+        threads_of({"OMP_NUM_THREADS": text})
 
 
 def wanted(path: Path, **changes: Any) -> Wanted:
