@@ -150,7 +150,7 @@ def _element(c: Call) -> dict[str, Any]:
 
 # Which of their tensors matter (the first so many, all, or these), kind, attributes, names.
 _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] = (
-    (1, "reshape", {}, ("view reshape _unsafe_view flatten unflatten unsqueeze squeeze _reshape_alias view_copy"
+    (1, "reshape", {}, ("view reshape reshape_as view_as _unsafe_view flatten unflatten unsqueeze squeeze _reshape_alias view_copy"
      " Reshape Flatten Squeeze Unsqueeze")),
     (1, "select", _element, "select"),
     (1, "unbind", _element, "unbind"),
@@ -161,6 +161,7 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
      " contiguous clone alias detach detach_ to _to_copy type_as lift_fresh_copy lift_fresh positive requires_grad_"
      " _assert_tensor_metadata alias_copy detach_copy Identity Cast CastLike")),
     (1, "expand", {}, "expand expand_as broadcast_to Expand"),
+    ((1,), "expand", {}, "copy_"),  # what is written; into what is said by the program (`write`)
     (1, "as_complex", {}, "view_as_complex"),
     (1, "as_real", {}, "view_as_real"),
     (1, "copy", {}, ("pad constant_pad_nd roll flip pixel_shuffle pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad2d"
@@ -186,7 +187,7 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
       " GlobalMaxPool")),
     (1, "upsample", lambda c: {"mode": "bilinear" if "align_corners" in c.arguments else c.get("mode", "nearest")},
      "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d Resize Upsample"),
-    ((), "fixed", {}, ("ones ones_like new_ones zeros zeros_like new_zeros full full_like new_full"
+    ((), "fixed", {}, ("fill_ zero_ ones ones_like new_ones zeros zeros_like new_zeros full full_like new_full"
      " Shape Size Range ConstantOfShape Constant EyeLike RandomNormal RandomUniform NonZero RandomNormalLike"
      " RandomUniformLike")),
     (3, "batch_norm", {}, ("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"

@@ -131,6 +131,7 @@ _FOLDED = frozenset({
     "eq", "ne", "lt", "le", "gt", "ge", "logical_not",
     "logical_and", "logical_or", "bitwise_not", "bitwise_and", "bitwise_or", "__and__", "__or__", "where", "masked_fill", "outer", "repeat",
     "_assert_tensor_metadata", "index", "index_select", "roll", "flip", "any", "all", "masked_fill_", "add_", "mul_", "sub_",
+    "fill_", "zero_", "copy_",
 })  # fmt: skip
 
 
@@ -152,7 +153,10 @@ class _Export:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.parts: dict[str, tuple[str, ...]] = {}  # operator with several outputs -> their names
         self._storages: dict[int, str] = {}
+        self._renamed: dict[str, str] = {}  # tensor that was written in place -> what it is since
+        self._views: dict[str, str] = {}  # view -> the tensor that it is a part of
         self._constants: dict[str, Any] = {}  # tensors whose numbers are known, by the node that makes them
+        self._kept: set[int] = set()  # memory of those that the program holds, which is not written
         self._bytes = 0  # of what was worked out
 
     def run(self) -> Program:
@@ -227,6 +231,7 @@ class _Export:
         names = tuple(f"{node.name}:{i}" for i in range(len(tensors))) if several else (node.name,)
         self.parts[node.name] = names
         self.shapes[node.name] = shapes[0]
+        writes = self._note_views(node)
         if space in _NAMESPACES and not several and self._works_out(node, operator, shapes[0]):
             numbers = self._numbers(node.name)
             made = Tensor(shape=shapes[0], role="constant", name=node.name, value=numbers)
@@ -240,6 +245,29 @@ class _Export:
         call = Call(operator, inputs, arguments, shapes, lambda ref: self.shapes.get(str(ref), ()))
         kind, read, attributes = OPERATORS[operator](call)
         self._add(node, kind, [item if isinstance(item, _Ref) else None for item in read], attributes, shapes, names)
+        if writes is not None:
+            self._written(node, writes)
+
+    def _note_views(self, node: Any) -> str | None:
+        """Remember whose part a result is; the tensor that an operator writes in place, None of any other."""
+        schema = getattr(node.target, "_schema", None)
+        declared = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+        if declared is None or not node.args or not hasattr(node.args[0], "name"):
+            return None
+        source = str(node.args[0].name)
+        self._views[node.name] = self._views.get(source, source)
+        return source if declared.is_write else None
+
+    def _written(self, node: Any, target: str) -> None:
+        """What reads a tensor behind an operator that wrote it, or a part of it, in place reads the result."""
+        whole = self._views.get(target, target)
+        if whole == target:
+            self._renamed[target] = node.name
+            return
+        name, before = f"{node.name}:written", self._renamed.get(whole, whole)
+        self._renamed[whole] = name
+        shape = self.shapes[whole]
+        self._add(node, "write", [_Ref(before), _Ref(node.name)], {}, (shape,), (name,))
 
     def _arguments(self, node: Any) -> tuple[dict[str, Any], list[Any]]:
         """All arguments by name, and those that the operator declares as tensors."""
@@ -265,7 +293,8 @@ class _Export:
         if hasattr(value, "op") and hasattr(value, "meta"):
             inner = value.meta.get("val")
             if hasattr(inner, "shape"):
-                return _Ref(self.parts.get(value.name, (value.name,))[0])
+                first = self.parts.get(value.name, (value.name,))[0]
+                return _Ref(self._renamed.get(first, first))
             return getattr(getattr(inner, "node", None), "hint", inner)
         if isinstance(value, (list, tuple)):
             return [self._argument(item) for item in value]
@@ -297,6 +326,7 @@ class _Export:
             and type(stored).__name__ != "FakeTensor"
         ):
             self._constants[name] = stored.detach()
+            self._kept.add(stored.untyped_storage().data_ptr())
 
     def _numbers(self, name: str) -> Any:
         """Numbers as an array; None where they are not known."""
@@ -313,11 +343,14 @@ class _Export:
         if operator not in _FOLDED or math.prod(shape) > _MAX_ELEMENTS or self._bytes > _MAX_BYTES:
             return False
         try:
-            arguments = self._known(node.args)
+            # Of what it is like, a new tensor has the kind of numbers alone.
+            is_new = operator.startswith("new_") and hasattr(node.args[0].meta.get("val"), "dtype")
+            like = [_torch().empty(0, dtype=node.args[0].meta["val"].dtype)] if is_new else []
+            arguments = [*like, *self._known(node.args[len(like) :])]
             named = {key: self._known(item) for key, item in node.kwargs.items() if key not in ("device", "pin_memory")}
         except LookupError:
             return False
-        if operator.endswith("_"):  # what it writes into may be a buffer of the program
+        if operator.endswith("_") and arguments[0].untyped_storage().data_ptr() in self._kept:
             arguments[0] = arguments[0].clone()
         if any(argument.name == "device" for argument in node.target._schema.arguments):
             named["device"] = "cpu"

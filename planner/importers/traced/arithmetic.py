@@ -72,16 +72,18 @@ def _with_constant(self: Conversion, operation: Operation, value: Value, other: 
 
 def on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weight | None) -> Value:
     """Scores scaled, masked, or with biases by distance."""
-    mask, buckets, heads = product.mask, product.buckets, product.heads
+    mask, buckets, learned, heads = product.mask, product.buckets, product.learned, product.heads
     if isinstance(other, Weight):
         elements = math.prod(other.table)
         if op == "add" and heads and elements % heads == 0:
             # Layers may share a table of biases: the first has it.
             buckets = 0 if other.key in self.owned else elements // heads
-            self.own(other)
+        elif other.key not in self.owned:
+            learned += elements
+        self.own(other)
     elif op in ("add", "where") and other is not None and math.prod(other.shape) > 1:
         mask = other
-    return replace(product, mask=mask, buckets=buckets, flop=product.flop + 1.0)
+    return replace(product, mask=mask, buckets=buckets, learned=learned, flop=product.flop + 1.0)
 
 
 def _with_weight(self: Conversion, operation: Operation, view: View, weight: Weight) -> Value:
@@ -115,7 +117,7 @@ def _with_weight(self: Conversion, operation: Operation, view: View, weight: Wei
     shape, table = self.network.shape(source), math.prod(weight.table)
     kind, name = "pointwise", ""
     stated: dict[str, Any] = {"flop": 1.0, "weights": table}
-    if op == "add" and len(shape) == 2 and elements == shape[0] * shape[1]:
+    if op == "add" and len(shape) == 2 and elements == shape[0] * shape[1] <= table:
         kind, stated = "position_embedding", {"max_positions": table // shape[0]}
         name = self.network.name if ":" in weight.key else weight.key.removesuffix(".weight")
     return self.network.elementwise(kind, stated, source, name=name, frozen=not weight.is_trained)

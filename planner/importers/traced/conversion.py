@@ -141,8 +141,10 @@ class Conversion:
             and not (operation.kind in _KEEPS_INDEX and inputs and self.is_index(inputs[0]))
         ):
             result = [Fixed(shape=shape) for shape in operation.shapes]
-        elif operation.kind in _OF_WEIGHTS and isinstance(inputs[0], Weight):
-            result = replace(inputs[0], shape=operation.shapes[0])  # worked out of a parameter, once per step
+        elif (operation.kind in _OF_WEIGHTS and isinstance(inputs[0], Weight)) or (
+            operation.kind in _PRODUCTS and all(isinstance(value, (Fixed, Weight)) for value in inputs)
+        ):
+            result = self._of_weights(inputs, operation.shapes[0])
         else:
             result = KINDS[operation.kind](self, operation)
         results = result if isinstance(result, list) else [result]
@@ -150,6 +152,22 @@ class Conversion:
             self.values[name] = value
         for name, shape in list(zip(operation.outputs, operation.shapes, strict=True))[len(results) :]:
             self.values[name] = Fixed(shape=shape)
+
+    def _of_weights(self, values: list[Value], shape: tuple[int, ...]) -> Value:
+        """Numbers that are worked out of parameters, once per step: all of them as one parameter."""
+        weights = [value for value in values if isinstance(value, Weight)]
+        if not weights:
+            return Fixed(shape=shape)
+        first = weights[0]
+        if len(weights) == 1:
+            return replace(first, shape=shape)
+        note = "numbers that are worked out of parameters once per step"
+        if not any(old.startswith(note) for old in self.notes):
+            self.notes.append(
+                f"{note} ('{first.key}', ...) take no time here: standardised weights, tables of positions"
+            )
+        together = sum(math.prod(weight.table) for weight in weights)
+        return replace(first, shape=shape, table=(together,))
 
     def _unknown(self, operation: Operation, inputs: list[Value]) -> list[Value]:
         if all(isinstance(value, Fixed) or self.is_index(value) for value in inputs):
@@ -306,10 +324,26 @@ class Conversion:
         return View(layer=layer, dims=own, start=(0,) * len(form))
 
 
+# Operations that make positions or biases by distance of parameters and constants alone.
+_PRODUCTS = frozenset({"linear", "convolution", "matmul", "einsum", "where", "pointwise"})
 # Operations that leave integer inputs what they are.
 _KEEPS_INDEX = frozenset({"alias", "reshape", "slice"})
 # Operations on a parameter whose result is a parameter of another shape.
-_OF_WEIGHTS = frozenset({"reshape", "expand", "repeat", "copy", "unary", "activation", "reduce"})
+_OF_WEIGHTS = frozenset(
+    {
+        "reshape",
+        "expand",
+        "repeat",
+        "copy",
+        "unary",
+        "activation",
+        "reduce",
+        "softmax",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+    }
+)
 
 
 # Names that exporters make up for what they worked out.

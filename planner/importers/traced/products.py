@@ -66,7 +66,11 @@ def _matmul(self: Conversion, operation: Operation) -> Value:
     ):
         # A product with a constant matrix: a layer with frozen weights.
         return add_linear(self, self.plain(left), _frozen(operation, right, right.shape), None, transposed=False)
-    if left is None or right is None or isinstance(left, (Fixed, Weight)) or isinstance(right, (Fixed, Weight)):
+    if isinstance(left, Weight):
+        raise operation.fault(
+            f"the parameter '{left.key}' is on the left, such as queries that are learned: no layer reads that"
+        )
+    if left is None or right is None or isinstance(left, Fixed) or isinstance(right, (Fixed, Weight)):
         raise operation.fault("a product with a constant or parameter is known where that is a matrix on the right")
     first, second = self.plain(left), self.plain(right)
     if len(first.dims) != len(second.dims) or len(first.dims) < 3:

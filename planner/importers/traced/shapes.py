@@ -209,12 +209,13 @@ def _together(views: list[View], dim: int) -> View | None:
     """Pieces of one tensor put together again, in any order where something is still to be done to them (rotary positions)."""
     views = _pieces_apart(views)
     first = views[0]
+    if any(view.layer != first.layer for view in views):
+        return None
     done = sum(view.flop for view in views)
     atoms = [merged(view.dims[dim]) for view in views]
     along = _axis_and_stride(views, atoms)
     same = along is not None and all(
-        view.layer == first.layer
-        and not view.parts
+        not view.parts
         and view.dims[:dim] == first.dims[:dim]
         and view.dims[dim + 1 :] == first.dims[dim + 1 :]
         and len(atom) == len(atoms[0])
@@ -284,6 +285,23 @@ def _class_token(self: Conversion, values: list[Value], dim: int) -> View | None
     self.owned[token.key] = token.shape[-1]  # however often an exporter wrote it out
     layer = self.network.add("to_sequence", {"class_token": True}, [self.network.covering(view).layer])
     return self.network.whole(layer)
+
+
+@kinds("write")
+def _write(self: Conversion, operation: Operation) -> Value:
+    """A tensor after a part of it was written in place: the tensor, and what was written."""
+    whole, part, shape = self.value(operation, 0), self.value(operation, 1), operation.shapes[0]
+    assert whole is not None
+    assert part is not None
+    if part.shape == shape:
+        return part
+    if isinstance(part, (Fixed, Weight)):
+        if isinstance(whole, Fixed):
+            return replace(part, shape=shape)
+        return whole if isinstance(whole, Weight) else replace(self.plain(whole), flop=self.plain(whole).flop + 1.0)
+    if isinstance(whole, Fixed):
+        return self.copied(self.plain(part), shape)
+    raise operation.fault("writes a part of a layer's output in place; put the parts together with torch.cat instead")
 
 
 @kinds("copy")

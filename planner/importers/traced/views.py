@@ -269,6 +269,7 @@ class Product:
     is_probability: bool = False
     dropout: float = 0.0
     buckets: int = 0
+    learned: int = 0  # other parameters that they are scaled by
 
     @property
     def heads(self) -> int:
@@ -546,7 +547,7 @@ def explicit_scores(network: Network, product: Product) -> View:
     right = network.matrices(product.keys, columns, inner)
     layer = network.add("matmul", {"transposed": True}, [left.layer, right.layer], name=f"{name}/scores")
     if product.flop:
-        scale = {"flop": product.flop, "weights": product.buckets * product.heads}
+        scale = {"flop": product.flop, "weights": product.buckets * product.heads + product.learned}
         layer = network.add("pointwise", scale, [layer], name=f"{name}/scale")
     if product.is_probability:
         layer = network.add("softmax", {}, [layer], name=f"{name}/softmax")
