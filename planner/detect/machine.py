@@ -305,6 +305,12 @@ def host_level(processes: int = 1) -> FoundLevel:
             Fact(
                 key="latency", text="50 us", source="TCP between two processes, as bundled ethernet-10g", is_known=False
             ),
+            Fact(
+                key="ordered",
+                text="false",
+                source="gloo sends by sockets and has none of NCCL's protocols for small messages",
+                is_mapping=True,
+            ),
         ),
         source="assumption, see the comments; planner measure under torchrun times it",
     )

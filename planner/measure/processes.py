@@ -201,6 +201,8 @@ class Place:
         What makes the times doubtful; empty where nothing does.
     cores : int
         Of a processor, those that one process computes on; 0 for a GPU.
+    threads : int
+        Of a process on a processor; 0 for a GPU, and where messages are timed, by the clock of the machine.
     """
 
     kind: str
@@ -211,10 +213,11 @@ class Place:
     software: str
     remark: str = ""
     cores: int = 0
+    threads: int = 0
 
     def timer(self, torch: Any) -> Callable[[Callable[[], object], int], float]:
-        """Timer of calls on this device: events of the GPU, or the processor's clock."""
-        return _gpu_timer(torch) if self.kind == "cuda" else _processor_timer
+        """Timer of calls on this device: events of the GPU, or a clock of the processor (`_processor_timer`)."""
+        return _gpu_timer(torch) if self.kind == "cuda" else _processor_timer(self.threads)
 
 
 def place_of(torch: Any, system: System, processes: Processes, wanted: str | None, threads: int | None = None) -> Place:
@@ -299,6 +302,7 @@ def _processor(torch: Any, system: System, processes: Processes, wanted: int | N
         software=f"PyTorch {torch.__version__}, {threads} thread{'s' if threads > 1 else ''}{from_environment}",
         remark=_threads_remark(threads * processes.local_ranks, whole.cores) or _load_remark(whole.cores),
         cores=processor.cores,
+        threads=threads,
     )
 
 
@@ -326,11 +330,20 @@ def _free_memory(system: System, processor: Processor) -> float:
     return min(known, default=_NO_LIMIT)
 
 
-def _processor_timer(call: Callable[[], object], count: int) -> float:
-    start_s = time.perf_counter()
-    for _ in range(count):
-        call()
-    return time.perf_counter() - start_s
+def _processor_timer(threads: int) -> Callable[[Callable[[], object], int], float]:
+    """Time of the machine, or of this process where it has one thread: what other programs take of the core does not count then.
+
+    Several threads wait for one another, which their own time does not show.
+    """
+    clock = time.process_time if threads == 1 else time.perf_counter
+
+    def timer(call: Callable[[], object], count: int) -> float:
+        start_s = clock()
+        for _ in range(count):
+            call()
+        return clock() - start_s
+
+    return timer
 
 
 def _gpu_timer(torch: Any) -> Callable[[Callable[[], object], int], float]:

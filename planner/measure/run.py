@@ -185,7 +185,7 @@ def measure_collectives(
     cases = collective_cases(
         ranks=processes.ranks, nodes=processes.nodes, large=place.kind == "cuda", quick=wanted.quick
     )
-    timer = place.timer(torch)
+    timer = replace(place, threads=0).timer(torch)
     deadline = _Deadline(wanted.time_limit_s * _COLLECTIVE_SHARE, len(cases))
     for case in cases:
         share = group.agree(deadline.share)  # a barrier, too

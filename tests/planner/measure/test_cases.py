@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -404,6 +407,15 @@ def test_threads_of_a_processor(threads: int | None, ranks: int, set_to: int, co
     assert facts["memory"].text == f"{8 / ranks:g} GiB"
     assert (f"{set_to} thread" in place.software, "OMP_NUM_THREADS" in place.software) == (True, threads is not None)
     assert place.remark.startswith(remark)
+
+
+def test_one_thread_is_timed_by_its_own_clock() -> None:
+    """A call that only waits takes time of the machine, and next to none of the process; messages are timed by the first."""
+    torch, nap = torch_with(0, "", 0, 0, 0), partial(time.sleep, 0.02)
+    one, two = (place_of(torch, NOTHING, Processes(), None, threads) for threads in (1, 2))
+    assert one.timer(torch)(nap, 2) < 0.02
+    assert two.timer(torch)(nap, 2) >= 0.04
+    assert replace(one, threads=0).timer(torch)(nap, 2) >= 0.04
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ",2", "99999999"])
