@@ -50,7 +50,9 @@ _PLAN = {
 
 @command(
     {
-        "plan": Option("--plan -p", "FILE", "Show a plan beside the best: a plan file, which asks the question, too."),
+        "plan": Option(
+            "--plan -p", "FILE", "Show a plan beside the best: a plan file, which asks the question, too.", rare=True
+        ),
         "run_from": replace(RUN_FROM["run_from"], rare=True),
     },
     options_of(OptimizeOptions, "gpus", "space", "family", "top", "diverse"),
@@ -104,11 +106,12 @@ def optimize(typed: Typed) -> None:
 
 
 def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
+    from planner.exporters import target_for
     from planner.report.answer import search_report
 
     if answer.plans:
         export_plan(where, lambda: answer, "the best plan")
-    report = search_report(answer, where.export)
+    report = search_report(answer, where.export, target_for(answer.setting.framework))
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)

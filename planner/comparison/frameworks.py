@@ -118,9 +118,8 @@ def _no_plan(found: Sequence[FrameworkPlan], faults: Sequence[PlannerError]) -> 
 
 def _compared(request: Request, found: Sequence[FrameworkPlan]) -> Answer:
     """The answer of the best framework, with all of them beside it."""
-    from planner.exporters import EXPORTERS, exporter_of
+    from planner.exporters import target_for
 
-    targets = {exporter_of(target).FRAMEWORK: target for target in EXPORTERS}
     planned = [(row, row.answer) for row in found if row.answer is not None]
     planned.sort(key=lambda pair: pair[1].best.score)
     first, best = planned[0]
@@ -129,7 +128,7 @@ def _compared(request: Request, found: Sequence[FrameworkPlan]) -> Answer:
             row,
             behind=answer.best.score / best.best.score - 1.0,
             why="" if row is first else _why(request, (first, best), (row, answer)),
-            target=targets.get(row.framework, ""),
+            target=target_for(row.framework),
         )
         for row, answer in planned
     ]

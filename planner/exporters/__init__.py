@@ -15,7 +15,15 @@ from planner.core.errors import UnknownName
 if TYPE_CHECKING:
     from planner.exporters.account import Account
 
-__all__ = ["EXPORTERS", "TARGETS_ELSEWHERE", "Exporter", "exporter_of", "exporter_rows", "targets_that_take"]
+__all__ = [
+    "EXPORTERS",
+    "TARGETS_ELSEWHERE",
+    "Exporter",
+    "exporter_of",
+    "exporter_rows",
+    "target_for",
+    "targets_that_take",
+]
 
 # Target -> module, imported on first use.
 EXPORTERS: dict[str, str] = {
@@ -95,6 +103,15 @@ def targets_that_take(kind: str) -> list[str]:
     ['vllm']
     """
     return [target for target in EXPORTERS if kind in exporter_of(target).TAKES]
+
+
+def target_for(framework: str) -> str:
+    """The target that writes a framework's launch files; "" where none does.
+
+    >>> target_for("megatron-lm"), target_for("caffe")
+    ('megatron', '')
+    """
+    return next((target for target in EXPORTERS if framework == exporter_of(target).FRAMEWORK), "")
 
 
 def exporter_rows() -> list[dict[str, Any]]:

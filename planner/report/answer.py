@@ -61,6 +61,9 @@ from planner.report.uncertainty import (
     span_text,
 )
 
+# Parts of the time that a headline names: so many, and none below this share.
+_NAMED, _LEAST = 4, 0.005
+
 __all__ = [
     "SpaceReport",
     "bottleneck_column",
@@ -106,10 +109,19 @@ _MATTER = (
 )
 
 
-def search_report(answer: Answer, exported: object = None) -> Report:
-    """Ranked plans in every form; ``exported`` is the file that the best is in already, if any."""
+def search_report(answer: Answer, exported: object = None, target: str = "") -> Report:
+    """Ranked plans in every form.
+
+    Parameters
+    ----------
+    answer : Answer
+    exported : path-like, optional
+        The file that the best plan is in already.
+    target : str
+        What `planner export` writes the framework's launch files by; "": no framework is named, or it has none.
+    """
     return Report(
-        blocks=lambda: _search_blocks(answer, exported),
+        blocks=lambda: _search_blocks(answer, exported, target),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
         records=lambda: [plan.row() for plan in answer.listed],
@@ -137,7 +149,7 @@ def estimate_report(
 # -- a search
 
 
-def _search_blocks(answer: Answer, exported: object) -> list[Block]:
+def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
     # 'planner explain' with the same options is about the first uniform plan.
     by_file = exported is not None or answer.refined is not None
@@ -145,13 +157,15 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
         f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
     )
     keep = "--export plan.yaml keeps the plan, " if exported is None else ""
+    launch = f"'planner export {exported or 'plan.yaml'} --to {target}' writes its launch files, " if target else ""
     facts = [
         *_verdict(answer, best),
+        ("Limited by", f"{best.bottleneck} (of the time: {_largest_parts(best)})"),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
-        ("Next", f"{keep}{explain} says where its time goes, -v says more"),
+        ("Next", f"{keep}{launch}{explain} says where its time goes, -v says more"),
     ]
     return [
         *verdict_blocks(
@@ -209,6 +223,13 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
         memory += "" if plan.fits else f"; too much: the limit is {byte_text(plan.memory_capacity_bytes)}"
         memory += whose_errors(answer.setting)
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
+
+
+def _largest_parts(plan: RankedPlan) -> str:
+    """The largest parts of the time, as shares of it."""
+    parts = sorted(plan.labelled_parts(plan.main).items(), key=lambda part: -part[1])
+    whole = sum(value for _, value in parts)
+    return ", ".join(f"{word} {percent(value / whole)}" for word, value in parts[:_NAMED] if value >= _LEAST * whole)
 
 
 def _proof(answer: Answer, better: str) -> str:
