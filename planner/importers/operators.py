@@ -148,7 +148,7 @@ def _element(c: Call) -> dict[str, Any]:
     return {"dim": c.get("dim", 0) % len(c.own_shape()), "index": c.get("index", 0)}
 
 
-# Which of their tensors matter (the first so many, all, or these), kind, attributes, names.
+# Which of their tensors matter (the first so many, all, or these; -1 is the last), kind, attributes, names.
 _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] = (
     (1, "reshape", {}, ("view reshape reshape_as view_as _unsafe_view flatten unflatten unsqueeze squeeze _reshape_alias view_copy"
      " Reshape Flatten Squeeze Unsqueeze")),
@@ -167,7 +167,8 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
     (1, "copy", {}, ("pad constant_pad_nd roll flip pixel_shuffle pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad2d"
      " replication_pad2d cumsum cumprod unfold im2col Pad DepthToSpace SpaceToDepth CumSum Trilu ReverseSequence")),
     (None, "gather", {}, ("index gather index_select topk sort take_along_dim argsort"
-     " GatherElements GatherND ScatterND ScatterElements TopK OneHot")),
+     " GatherElements GatherND TopK OneHot")),
+    ((0, -1), "write", {}, "slice_scatter select_scatter index_put index_put_ ScatterND ScatterElements"),
     (2, "matmul", {}, "matmul mm bmm MatMul"),
     (2, "embedding", {}, "embedding"),
     (2, "embedding_bag", {}, "embedding_bag _embedding_bag _embedding_bag_forward_only"),  # bags of one length, as a matrix of indices
@@ -220,7 +221,8 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
 
 def _alike(read: int | tuple[int, ...] | None, kind: str, attributes: _Attributes) -> Reader:
     def reader(c: Call) -> Meaning:
-        inputs = [c.input(index) for index in read] if isinstance(read, tuple) else c.inputs[:read]
+        last = len(c.inputs)
+        inputs = [c.input(index % last) for index in read] if isinstance(read, tuple) else c.inputs[:read]
         return kind, inputs, attributes(c) if callable(attributes) else attributes
 
     return reader

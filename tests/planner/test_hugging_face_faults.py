@@ -15,6 +15,7 @@ from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, WITH
 from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.planner.published_configs import ESSENTIAL, PUBLISHED, whole
+from tests.planner.published_families import PARTS
 
 
 def faults(folder: Path, text: str) -> list[str]:
@@ -399,15 +400,24 @@ def test_no_json(tmp_path: Path) -> None:
 
 
 JUNK = (None, True, -1, 0, 1, 7, 1.5, 10**12, "", "12", "$seq", "gelu", [], [1], ["full_attention"], {}, {"a": [None]})
+JUNK += ("M*", "-" * 9000, [[["global"], 2]], [[["local"], 10**9]], [0, 1], ["mlp", "moe"], ["chunked_attention"] * 2)
 
 
-@mostly("fuzz", "name", PUBLISHED, quick=4)
+# Every type, those that are parts of several networks included.
+CONFIGS = {name: json.loads(text) for name, (_, text) in PUBLISHED.items()}
+CONFIGS |= {name: json.loads(text)["text_config"] for name, (_, text) in PARTS.items() if "Llama-4" in name}
+# For speed, and what has to go with it.
+SHALLOW = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2),
+    "hybrid_override_pattern": "ME",
+    "attention_types": [[["global", "local"], 1]],
+}
+
+
+@mostly("fuzz", "name", CONFIGS, quick=4)
 def test_any_values_load_or_are_refused(name: str, tmp_path: Path) -> None:
     """Whatever stands behind up to three keys: a network or a list of problems, nothing else."""
-    whole = {key: value for key, value in json.loads(PUBLISHED[name][1]).items() if key != "id2label"}
-    for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
-        if key in whole:
-            whole[key] = 2  # for speed
+    whole = {key: SHALLOW.get(key, value) for key, value in CONFIGS[name].items() if key != "id2label"}
 
     @settings(derandomize=True)
     @given(changes=st.dictionaries(st.sampled_from(sorted(whole)), st.sampled_from(JUNK), min_size=1, max_size=3))

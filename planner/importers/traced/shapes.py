@@ -301,7 +301,14 @@ def _write(self: Conversion, operation: Operation) -> Value:
         return whole if isinstance(whole, Weight) else replace(self.plain(whole), flop=self.plain(whole).flop + 1.0)
     if isinstance(whole, Fixed):
         return self.copied(self.plain(part), shape)
-    raise operation.fault("writes a part of a layer's output in place; put the parts together with torch.cat instead")
+    # What is written goes to its place, and the rest stays: a copy of either, and one kernel that has both.
+    note = "parts of a layer's output that are written in place are read as copies of all of it"
+    if note not in self.notes:
+        self.notes.append(note)
+    network = self.network
+    first = network.covering(self.plain(whole))
+    other = network.rearranged(self.plain(part), network.shape(first))
+    return replace(first, layer=network.add("pointwise", {"flop": 0.0}, [first.layer, other.layer]))
 
 
 @kinds("copy")

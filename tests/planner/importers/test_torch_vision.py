@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import planner
-from planner.core.errors import InputFileError
 from planner.files.loading import LoadedModel
 from planner.importers.networks import load_model
 
@@ -104,13 +103,27 @@ def over_a_part(x, y):
     return x + y
 
 
+def by_indices(x, y):
+    x[:, torch.arange(4)] = y[:, :4]
+    return x
+
+
 def all_of_it(x, y):
     x[:] = y
     return x
 
 
 @pytest.mark.parametrize(
-    ("write", "linear"), [(by_statement, 3), (over_a_part, 3), (all_of_it, 2), (lambda x, y: x.mul_(y), 3)]
+    ("write", "linear"),
+    [
+        (by_statement, 3),
+        (into_a_part, 3),
+        (over_a_part, 3),
+        (all_of_it, 2),
+        (lambda x, y: x.mul_(y), 3),
+        (lambda x, y: torch.slice_scatter(x, y[:, :4], 1, 4, 8), 3),
+        (by_indices, 3),
+    ],
 )
 def test_what_is_written_in_place_is_read_later(write: Callable[[Any, Any], Any], linear: int) -> None:
     """As torch runs it: what was written counts, and what it replaced does not."""
@@ -118,6 +131,14 @@ def test_what_is_written_in_place_is_read_later(write: Callable[[Any, Any], Any]
     assert Counter(layer.kind for layer in model.graph.layers)["linear"] == linear
 
 
-def test_outputs_put_together_in_place_are_refused_with_advice() -> None:
-    with pytest.raises(InputFileError, match=r"writes a part of a layer's output in place; .* torch\.cat"):
-        planner.from_torch(InPlace(into_a_part), (torch.zeros(2, 8),))
+def test_parts_of_an_output_are_written_to_a_copy(tmp_path: Path) -> None:
+    """Both halves come from a layer; ONNX files say it as ScatterND or as a concatenation."""
+    pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    module, path = InPlace(into_a_part).eval(), tmp_path / "network.onnx"
+    model = planner.from_torch(module, (torch.zeros(2, 8),))
+    assert "parts of a layer's output that are written in place are read as copies of all of it" in model.notes
+    torch.onnx.export(module, (torch.zeros(2, 8),), str(path), dynamo=False, opset_version=17)
+    read = load_model(str(path))
+    for one in (model, read):
+        assert Counter(layer.kind for layer in one.graph.layers)["linear"] == 3
+        assert counted(one) == 2 * 8 * 9 + 4 * 9
