@@ -373,6 +373,7 @@ def test_layer_types(tmp_path: Path) -> None:
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M", "n_groups": 3}, "cannot share 3 groups evenly"),
         ({"model_type": "mamba2", "head_dim": 32}, "128 heads of 32 (head_dim) are not the 8192 features"),
         ({"model_type": "mt5", "feed_forward_proj": "gated_gelu"}, "did you mean 'gated-gelu'?"),
+        ({"model_type": "mt5", "num_decoder_layers": 5000}, "num_decoder_layers: must be at most 2500, got 5000"),
         ({"model_type": "qwen2", "layer_types": "full_attention"}, "expected a list of words"),
         ({"model_type": "qwen2", "layer_types": []}, "has 0 entries"),
     ],

@@ -176,8 +176,8 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:
     sizes = SimpleNamespace(**known.sizes)
     vocabulary = fields.count("vocab_size", sizes.vocab)
     hidden = fields.count("d_model", 512, "hidden_size")
-    layers = fields.count("num_layers", sizes.layers, "num_hidden_layers", maximum=MAX_LAYERS)
-    decoder_layers = fields.optional_count("num_decoder_layers", None, maximum=MAX_LAYERS) or layers
+    layers = fields.count("num_layers", sizes.layers, "num_hidden_layers", maximum=MAX_LAYERS // 2)
+    decoder_layers = fields.optional_count("num_decoder_layers", None, maximum=MAX_LAYERS // 2) or layers
     positions = fields.count("n_positions", known.positions)
     # Heads need not divide the width: d_kv stands in the file.
     count = fields.count("num_heads", sizes.heads, "num_attention_heads")
