@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,6 +28,7 @@ from planner.report.figures.standard import (
     timeline,
 )
 from planner.report.roles import roles_of
+from planner.report.what_if import WHAT_IF_SCRIPT, plan_curves, what_if_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from planner.api.requests import Progress
     from planner.core.answer import RankedPlan
     from planner.core.blocks import Block, Report
+    from planner.core.what_if import WhatIf
 
 __all__ = ["write_figure", "write_plot", "write_report_files"]
 
@@ -42,6 +45,7 @@ _PARETO_NOTE = (
     "Plans of this answer. --figure pareto also searches for the best on fewer GPUs and in less memory.",
     "Plans of this answer, and the best ones on fewer GPUs and in less memory.",
 )
+_SCALING_NOTE = "The plan itself, as What if has it. planner optimize --figure scaling searches for the best plan on each number of GPUs."
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -137,7 +141,8 @@ def _write(
     say: Say,
 ) -> None:
     if files.html is not None:
-        sections = _sections(answer, best, study)
+        found = answer.space.what_if(best)
+        sections = _sections(answer, best, study, found)
         launch = launch_of(answer)
         text = answer_page(answer, blocks, sections, launch, live=files.live, version=__version__)
         write_atomically(files.html, text)
@@ -184,12 +189,16 @@ def _figures(name: str, answer: Answer | Estimate, best: RankedPlan, study: Stud
     return [timeline(answer.space.tracks(best.plan), best.summary)]
 
 
-def _sections(answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Section]:
-    sections = []
+def _sections(answer: Answer | Estimate, best: RankedPlan, study: Study, found: WhatIf | None) -> list[Section]:
+    sections, pareto = [], _PARETO_NOTE[bool(study.curves)]
+    if found is not None:
+        sections.append(Section(title="What if", parts=tuple(what_if_html(found)), scripts=(WHAT_IF_SCRIPT,)))
+        if not study.curves:
+            study = replace(study, curves=tuple(plan_curves(found, best.summary)), note=_SCALING_NOTE)
     for title, name, note in (
         ("Where the step goes", "breakdown", ""),
         ("What fills the memory", "memory", ""),
-        ("Pareto fronts", "pareto", _PARETO_NOTE[bool(study.curves)]),
+        ("Pareto fronts", "pareto", pareto),
         ("Timeline", "timeline", "--trace FILE writes it with all that is known of it for Perfetto."),
         ("Scaling", "scaling", study.note),
     ):

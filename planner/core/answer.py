@@ -15,6 +15,7 @@ from planner.core.request import Request
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
+    from planner.core.what_if import WhatIf
 
 __all__ = [
     "STATED",
@@ -48,6 +49,7 @@ class Assumption:
     name: str
     value: str
     source: str = ""  # where it came from: "given", "model file", "default", ...
+    meaning: str = ""  # where the name does not say it
 
 
 def assumption_text(assumption: Assumption, *, stated_only: bool = False) -> str:
@@ -459,6 +461,10 @@ class AnswerSpace(ABC):
     ) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
         return (), (), ""
+
+    def what_if(self, ranked: RankedPlan) -> WhatIf | None:
+        """A plan at other batches, sequences and numbers of devices; None where nothing can change."""
+        return None
 
 
 class ReportParts(Protocol):

@@ -17,6 +17,7 @@ from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
+from planner.report.what_if import WHAT_IF_STYLE
 
 __all__ = [
     "PLOT_STYLE",
@@ -93,6 +94,7 @@ def plot_scripts(figures: Sequence[Figure]) -> tuple[str, list[str]]:
 
 _STYLE = (
     FIRST_STYLE
+    + WHAT_IF_STYLE
     + """\
 .answer{font-size:1.1em;border-left:4px solid var(--mark);padding:.3em .8em;background:var(--band);max-width:none;overflow-wrap:anywhere}
 th:first-child,td:first-child{text-align:left}nav{font-size:.9em;margin:.6em 0}nav a{color:var(--mark);margin-right:1em;white-space:nowrap}
@@ -115,6 +117,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     parts: tuple[str, ...] = ()
     note: str = ""
+    scripts: tuple[str, ...] = ()
 
 
 def answer_page(
@@ -221,10 +224,12 @@ def assembled(
         if section.note:
             body.append(f'<p class="soft">{escaped(section.note)}</p>')
     figures = [figure for section in sections for figure in section.figures]
-    if not (live and figures):
-        return page(title, body, style=PLOT_STYLE + _STYLE)
-    data, scripts = plot_scripts(figures)
-    return page(title, [*body, data], style=PLOT_STYLE + _STYLE, scripts=scripts)
+    scripts = [script for section in sections for script in section.scripts]
+    if live and figures:
+        data, plots = plot_scripts(figures)
+        body.append(data)
+        scripts += plots
+    return page(title, body, style=PLOT_STYLE + _STYLE, scripts=scripts)
 
 
 def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
@@ -353,11 +358,18 @@ def _sensitivity(rows: Sequence[Sensitivity] | None) -> list[Section]:
 
 def assumptions_table(given: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
     """Everything that was taken for granted."""
-    rows = [[Cell(a.name, a.name), Cell(a.value, a.value), Cell(a.source, a.source)] for a in given]
-    rows += [
-        [Cell(a.name, a.name), Cell(a.value, a.value), Cell(f"cost model, {a.source}", a.source)] for a in of_model
+    rows = [
+        [
+            Cell(a.name, a.name),
+            Cell(a.value, a.value),
+            Cell(f"{prefix}{a.source}", a.source),
+            Cell(a.meaning, a.meaning),
+        ]
+        for prefix, assumptions in (("", given), ("cost model, ", of_model))
+        for a in assumptions
     ]
-    return table([("what", ""), ("taken as", ""), ("from", "")], rows, text=(0, 1, 2))
+    titles = ["what", "taken as", "from", *(["what it means"] if of_model else [])]
+    return table([(title, "") for title in titles], [row[: len(titles)] for row in rows], text=range(len(titles)))
 
 
 def provenance(setting: Setting, version: str, bars: ErrorBars | None = None) -> list[tuple[str, str]]:

@@ -273,7 +273,12 @@ class PlanSpace(AnswerSpace):
         """What the cost model takes for granted, by name."""
         constants = () if self.assumed is None else dataclasses.fields(self.assumed)
         return tuple(
-            Assumption(name=item.name, value=f"{getattr(self.assumed, item.name):g}", source=self.source_of(item.name))
+            Assumption(
+                name=item.name,
+                value=f"{getattr(self.assumed, item.name):g}",
+                source=self.source_of(item.name),
+                meaning=item.metadata["doc"],
+            )
             for item in constants
         )
 

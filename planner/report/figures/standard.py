@@ -48,9 +48,11 @@ FIGURES: dict[str, str] = {
     "timeline": "what every rank of the best plan does when",
 }
 # More spans than these make a picture heavy and show nothing more.
-_MOST_SPANS = 2500
+_MOST_SPANS = 800
 # Numbers of GPUs on a scaling curve, halved from the most.
 _COUNTS = 5
+# A point that is higher than a line by this factor is seen above it.
+_VISIBLE = 1.01
 # Share of the step for which the streams of a kind must be busy to be in the picture.
 _LEAST_BUSY = 0.002
 
@@ -355,6 +357,11 @@ def scaling(curves: Sequence[Curve]) -> list[Plot]:
         ideal = first.ys[0] / first.xs[0]
         lines.append(Line(name="in proportion to the GPUs", xs=ends, ys=tuple(ideal * x for x in ends), reference=True))
         what = "Weak scaling: the batch grows with the GPUs" if weak else "Strong scaling: one global batch"
+        if any(y > _VISIBLE * ideal * x for line in lines for x, y in zip(line.xs, line.ys, strict=True)):
+            what += (
+                ". The dashed line continues the rate of the fewest GPUs. A plan lies above it where, on more of them, each keeps and "
+                "updates less of the network or has room for a faster plan"
+            )
         result.append(
             Plot(
                 name="scaling weak" if weak else "scaling strong",

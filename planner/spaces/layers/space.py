@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from costmodel.timeline import Tracks
+    from planner.core.what_if import WhatIf
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
     from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
@@ -604,6 +605,11 @@ class LayerwisePlanSpace(PlanSpace):
         from planner.spaces.layers.scaling import layer_study
 
         return layer_study(self, answer, progress)
+
+    def what_if(self, ranked: RankedPlan) -> WhatIf | None:
+        from planner.spaces.layers.what_if import layers_what_if
+
+        return layers_what_if(self, ranked)
 
 
 def _split_key(plan: Plan, layer: int) -> tuple[object, ...]:

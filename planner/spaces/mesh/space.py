@@ -58,6 +58,7 @@ from strategies.mesh.settings import DISTINCT, MeshOutcome, MeshSettings
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
+    from planner.core.what_if import WhatIf
     from strategies.limits import Progress
 
 __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
@@ -485,6 +486,11 @@ class MeshPlanSpace(PlanSpace):
         from planner.spaces.mesh.scaling import mesh_study
 
         return mesh_study(self, progress)
+
+    def what_if(self, ranked: RankedPlan) -> WhatIf | None:
+        from planner.spaces.mesh.what_if import mesh_what_if
+
+        return mesh_what_if(self, ranked)
 
 
 def _domains_of(cluster: Cluster, plan: MeshPlan) -> dict[str, int | None]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import planner
+from planner.core.numbers import duration_text, percent, significant
+from planner.report.answer import memory_text
 from tests.planner.report.browser import Browser, missing
 from tests.planner.report.conftest import HAS_PLOTLY
 
@@ -249,3 +253,59 @@ def test_no_legend_is_cut_on_a_telephone(browser: Browser, pages: dict[str, Path
     for figure, bar, _, room in browser.until(LEGENDS):
         assert bar == 0, figure
         assert room >= 0.6 * wide[figure], figure  # the legend takes none of the bars' room
+
+
+# The sliders: their axes and texts, and what is said now.
+SLIDERS = """
+const part=n=>document.querySelector(`#what-if [data-part=${n}]`);
+return {time:part("time").textContent,memory:part("memory").textContent,rate:part("rate").textContent,problem:part("problem").textContent,
+used:part("used").style.width,over:part("over").style.width,
+values:[...document.querySelectorAll("#what-if output")].map(o=>o.textContent)};
+"""
+MOVE = """
+const s=document.querySelector(`#what-if input[data-axis=${arguments[0]}]`);
+s.value=+s.value+arguments[1];s.dispatchEvent(new Event("input"));
+"""
+
+
+@pytest.mark.e2e
+def test_sliders_show_what_estimate_predicts(browser: Browser, tmp_path: Path) -> None:
+    degrees: dict[str, Any] = {"tp": 2, "pp": 2, "micro_batch": 4, "memory_limit": "12GiB"}
+    page = tmp_path / "page.html"
+    planner.estimate("gpt3-1.3b", gpus=8, batch=32, **degrees).write_html(page, static=True)
+    opened(browser, page)
+    assert browser.run(SLIDERS)["values"] == ["8", "32", "2,048", "none"]
+    browser.keys("#what-if input[data-axis=gpus]", "\ue014")  # one to the right
+    browser.run(MOVE, "batch", 1)
+    browser.run(MOVE, "recompute", 2)
+    seen = browser.run(SLIDERS)
+    assert seen["values"] == ["16", "64", "2,048", "full"]
+    plan = planner.estimate("gpt3-1.3b", gpus=16, batch=64, recompute="full", **degrees).plan
+    assert seen["time"] == f"{duration_text(plan.step_time_s)} per step"
+    assert seen["memory"] == memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
+    assert seen["rate"] == f"{significant(plan.tokens_per_s)} tokens/s, MFU {percent(plan.mfu)}"
+    assert seen["problem"] == ""
+    filled = 100 * plan.memory_bytes_per_gpu / plan.memory_capacity_bytes
+    assert float(seen["used"].rstrip("%")) == pytest.approx(filled, rel=1e-3)
+    browser.run(MOVE, "recompute", -2)
+    seen = browser.run(SLIDERS)
+    assert (seen["problem"], seen["values"][3]) == ("Does not fit.", "none")
+    assert float(seen["over"].rstrip("%")) > 0
+    browser.run(MOVE, "batch", -3)
+    seen = browser.run(SLIDERS)
+    assert seen["problem"] == "No such plan: a global batch of 8 is no multiple of dp 4 x micro-batch 4"
+    assert seen["time"] == seen["memory"] == ""
+
+
+@pytest.mark.e2e
+def test_without_a_script_a_table_says_what_sliders_do(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.chromium("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.open(pages["mesh-static"])
+        shown = browser.run('return document.getElementById("what-if").getBoundingClientRect().height')
+        rows = browser.run(
+            'return document.getElementById("what-if").parentNode.textContent.includes("global batch 64")'
+        )
+    finally:
+        browser.chromium("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert (shown, rows) == (0, True)
