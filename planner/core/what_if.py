@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["WhatIf", "WhatIfAxis", "around"]
+__all__ = ["WhatIf", "WhatIfAxis", "WhatIfPoint", "around"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,26 +30,43 @@ class WhatIfAxis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfPoint:
+    """One answer.
+
+    Attributes
+    ----------
+    figures : mapping of str to float
+        Values by name in SI units; empty where there is no such plan.
+    note : str
+        Why there is none, or what else of the plan is another.
+    """
+
+    figures: Mapping[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """Predictions of a plan on a grid.
 
     Attributes
     ----------
     axes : tuple of WhatIfAxis
-    points : tuple
-        One for every choice of values, the last axis fastest: figures by name in SI units, or why there is no such plan.
-    capacity_bytes : float
-        Memory of one device.
+    points : tuple of WhatIfPoint
+        One for every choice of values, the last axis fastest.
+    capacity_bytes, there_bytes : float
+        What a plan may use of the memory of one device, and all of it.
     kept : str
         What of the plan stays, in a sentence.
     """
 
     axes: tuple[WhatIfAxis, ...]
-    points: tuple[Mapping[str, float] | str, ...]
+    points: tuple[WhatIfPoint, ...]
     capacity_bytes: float
+    there_bytes: float
     kept: str
 
-    def point(self, **places: int) -> Mapping[str, float] | str:
+    def point(self, **places: int) -> WhatIfPoint:
         """The answer where some axes are at other places than the plan's."""
         n = 0
         for axis in self.axes:

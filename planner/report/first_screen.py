@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,9 +37,10 @@ FIRST_STYLE = (
 .tile dl{font-size:.88em;margin:.2em 0;gap:.1em .8em}.half{grid-template-columns:repeat(auto-fit,minmax(min(100%,30em),1fr))}
 .bar{position:relative;display:flex;height:10px;margin:.35em 0;background:var(--line);border-radius:3px;overflow:hidden}
 .bar i{display:block;height:100%}.bar .at{position:absolute;width:3px;background:var(--ink)}.bar .over{background:#c62828}
-.key b{display:inline-block;width:.7em;height:.7em;margin-right:.3em}.key span{margin-right:.9em;white-space:nowrap}
+.key b{display:inline-block;width:.7em;height:.7em;margin-right:.3em}.key span{margin-right:.9em;display:inline-block}
 .tile pre{margin:.2em 0;white-space:pre-wrap;font-size:.86em;background:var(--band);padding:.3em .6em}
-pre>code{display:inline-block;padding-left:2em;text-indent:-2em}.question{max-width:none}
+pre>code{display:block;padding-left:2em;text-indent:-2em}
+pre span{display:inline-block;max-width:100%;text-indent:0;overflow-wrap:break-word}.question{max-width:none}
 .tile details pre{max-height:22em;overflow:auto;white-space:pre}.tile summary{cursor:pointer;font-size:.88em}
 @media (max-width:560px){.answer{font-size:1em}}
 @media (max-width:560px){.tiles{gap:5px;margin:5px 0}.tile{padding:.3em .6em}.tile dl{grid-template-columns:max-content 1fr}}
@@ -92,15 +94,17 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
     launch : Launch
     """
     best = answer.best if isinstance(answer, Answer) else answer.ranked
-    verdict = dict(next(block for block in blocks if isinstance(block, Facts)).pairs)
+    first = next(block for block in blocks if isinstance(block, Facts)).pairs
+    verdict = dict(first)
     heading = next((n for n, block in enumerate(blocks) if isinstance(block, Heading)), len(blocks))
     sentences = [b for n, b in enumerate(blocks) if isinstance(b, Sentence) and (b.strong or n < heading)]
     words = next(block for block in sentences if block.strong)
     speed = [name for name, _ in answer.space.report.speed_facts(best, answer.objective)]
     more = [f"{name}: {verdict[name]}" for name in (*speed[1:], "Workers") if name in verdict]
+    help_it_fit = [] if best.fits else [text for name, text in first if name == "Note"]
     tiles = [
         _tile(speed[0], verdict[speed[0]], _interval(best), *more),
-        _tile("Memory" if best.fits else "Memory: it does not fit", verdict["Memory"], _filled(best)),
+        _tile("Memory" if best.fits else "Memory: it does not fit", verdict["Memory"], _filled(best), *help_it_fit),
         _tile("What limits it", best.bottleneck, _parts(best)),
     ]
     proof = [f"{verdict[name][:1].upper()}{verdict[name][1:]}." for name in ("Proof",) if name in verdict]
@@ -112,20 +116,19 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
         f'<p class="answer"><strong>{escaped(words.text)}</strong></p>',
         f'<div class="tiles">{"".join(tiles)}</div>',
         '<div class="tiles half">',
-        _commands(launch),
+        *([_commands(launch)] if best.fits else []),
         *([f'<div class="tile"><h2>What else there is</h2>{facts(others)}</div>'] if others else []),
         "</div>",
     ]
 
 
 def _tile(title: str, value: str, bar: str, *more: str) -> str:
-    head, blank, note = value.partition(" (")
-    said = f'<p class="value">{escaped(head)}<span>{escaped(blank + note)}</span></p>' if value else ""
-    return (
-        f'<div class="tile"><h2>{escaped(title)}</h2>{said}{bar}'
-        + "".join(f"<p>{escaped(text)}</p>" for text in more)
-        + "</div>"
-    )
+    """A box: what it is about, the figure, its bar, and what else there is to say; a figure ends at its first comma or bracket."""
+    found = re.fullmatch(r"(.+?)((?:, | \().*)?", value)
+    head, note = found.groups("") if found else ("", "")
+    said = f'<p class="value">{escaped(head)}<span>{escaped(note)}</span></p>' if head else ""
+    rest = "".join(f"<p>{escaped(text)}</p>" for text in more)
+    return f'<div class="tile"><h2>{escaped(title)}</h2>{said}{bar}{rest}</div>'
 
 
 def _share(value: float) -> str:
@@ -144,14 +147,16 @@ def _interval(plan: RankedPlan) -> str:
 
 
 def _filled(plan: RankedPlan) -> str:
-    """How full the memory is, to the end of the bar; what is too much is red."""
-    used, there = plan.memory_bytes_per_gpu, plan.memory_capacity_bytes
+    """How full the memory is: what a plan may use at most is a mark where it is not all, and what is more than that is red."""
+    used, limit, there = plan.memory_bytes_per_gpu, plan.memory_capacity_bytes, plan.memory_there_bytes
     end = max(used, there)
     if not 0.0 < end < float("inf"):
         return ""
-    over = f'<i class="over" style="width:{_share((used - there) / end)}"></i>' if used > there else ""
-    words = f"{byte_text(used)} of {byte_text(there)}"
-    return f'<div class="bar" title="{escaped(words)}"><i class="blue" style="width:{_share(min(used, there) / end)}"></i>{over}</div>'
+    over = f'<i class="over" style="width:{_share((used - limit) / end)}"></i>' if used > limit else ""
+    mark = f'<i class="at" style="left:{_share(limit / end)}"></i>' if limit < there else ""
+    words = f"{byte_text(used)} of {byte_text(there)}; a plan may use {byte_text(limit)}"
+    inside = f'<i class="blue" style="width:{_share(min(used, limit) / end)}"></i>{over}{mark}'
+    return f'<div class="bar" title="{escaped(words)}">{inside}</div>'
 
 
 def _parts(plan: RankedPlan) -> str:
@@ -189,9 +194,14 @@ def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
     return [*found, *(role_line(answer, roles, plan) for roles, plan in roles_of(answer))]
 
 
+def _unbroken(command: str) -> str:
+    """A command whose options are not broken at their hyphens."""
+    return " ".join(f"<span>{escaped(word)}</span>" for word in command.split(" "))
+
+
 def _commands(launch: Launch) -> str:
     title = f"Type next, to run it with {launch.title}" if launch.title else "Type next"
-    lines = ["<pre>" + "\n".join(f"<code>{escaped(command)}</code>" for command in launch.commands) + "</pre>"]
+    lines = ["<pre>" + "".join(f"<code>{_unbroken(command)}</code>" for command in launch.commands) + "</pre>"]
     if launch.otherwise is not None:
         where, command = launch.otherwise
         lines.append(f"<p>Without Slurm, {escaped(where[0].lower() + where[1:])}: <code>{escaped(command)}</code></p>")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from planner.core.answer import Curve
 from planner.core.numbers import duration_text, percent, significant
-from planner.core.what_if import WhatIf
+from planner.core.what_if import WhatIf, WhatIfPoint
 from planner.report.answer import memory_text
 from planner.report.page import Cell, escaped, json_text_for_script, table
 from planner.report.tables import gap_text
@@ -30,7 +28,8 @@ function show(){
 var place=sliders.reduce(function(n,s,k){var values=data.axes[k].values;s.nextElementSibling.textContent=values[+s.value];
 return n*values.length+ +s.value},0),point=data.points[place];
 data.texts.forEach(function(name,k){part(name).textContent=point.texts[k]});
-var memory=point.figures.length?point.figures[data.figures.indexOf("memory_bytes_per_gpu")]:0,end=Math.max(data.capacity,memory);
+var memory=point.figures.length?point.figures[data.figures.indexOf("memory_bytes_per_gpu")]:0,end=Math.max(data.there,memory);
+part("limit").style.left=data.capacity<data.there?100*data.capacity/end+"%":"100%";
 part("used").style.width=100*Math.min(memory,data.capacity)/end+"%";part("over").style.width=100*Math.max(memory-data.capacity,0)/end+"%"}
 sliders.forEach(function(s){s.addEventListener("input",show)});show();box.hidden=false})();"""
 # What is said of a point, in this order.
@@ -55,26 +54,25 @@ def _sliders(found: WhatIf) -> str:
         for axis in found.axes
     )
     time, change, rate, memory, problem = (f'data-part="{name}"' for name in _TEXTS)
-    bar = '<div class="bar"><i class="blue" data-part="used"></i><i class="over" data-part="over"></i></div>'
+    bar = '<div class="bar"><i class="blue" data-part="used"></i><i class="over" data-part="over"></i>'
+    bar += '<i class="at" data-part="limit"></i></div>'
     said = f'<p class="value" {time}></p><p {change}></p><p {rate}></p>{bar}<p {memory}></p><p class="wrong" {problem}></p>'
     return f'<div id="what-if" hidden="hidden"><div>{controls}</div><div aria-live="polite">{said}</div></div>'
 
 
 def _data(found: WhatIf) -> str:
     """The answers as JSON: figures in SI units, none where there is no such plan, and what is said of them."""
-    figures = next(list(point) for point in found.points if not isinstance(point, str))
+    figures = list(found.point().figures)
     document = {
         "axes": [{"name": a.name, "values": [_word(v) for v in a.values], "at": a.at} for a in found.axes],
         "figures": figures,
         "texts": _TEXTS,
         "points": [
-            {
-                "figures": [] if isinstance(point, str) else [point[name] for name in figures],
-                "texts": _texts(found, point),
-            }
+            {"figures": [point.figures[name] for name in figures if point.figures], "texts": _texts(found, point)}
             for point in found.points
         ],
         "capacity": found.capacity_bytes,
+        "there": found.there_bytes,
     }
     return f'<script type="application/json" id="what-if-data">{json_text_for_script(document)}</script>'
 
@@ -83,20 +81,22 @@ def _word(value: int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _texts(found: WhatIf, point: Mapping[str, float] | str) -> tuple[str, ...]:
+def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
     """`_TEXTS` of a point."""
-    if isinstance(point, str):
-        return ("", "", "", "", f"No such plan: {point}")
-    plan, used = found.point(), point["memory_bytes_per_gpu"]
-    change = 0.0 if isinstance(plan, str) else point["step_time_s"] / plan["step_time_s"] - 1.0
-    rate = f"{significant(point['throughput_samples_per_s'])} samples/s"
-    if "tokens_per_s" in point:
-        rate = f"{significant(point['tokens_per_s'])} tokens/s, MFU {percent(point['mfu'])}"
+    figures = point.figures
+    if not figures:
+        return ("", "", "", "", f"No such plan: {point.note}")
+    step, used = figures["step_time_s"], figures["memory_bytes_per_gpu"]
+    change = step / found.point().figures["step_time_s"] - 1.0
+    said = f"{gap_text(change)} against the plan" if change else "as planned"
+    rate = f"{significant(figures['throughput_samples_per_s'])} samples/s"
+    if "tokens_per_s" in figures:
+        rate = f"{significant(figures['tokens_per_s'])} tokens/s, MFU {percent(figures['mfu'])}"
     return (
-        f"{duration_text(point['step_time_s'])} per step",
-        f"{gap_text(change)} against the plan" if change else "as planned",
+        f"{duration_text(step)} per step",
+        f"{said}, {point.note}" if point.note else said,
         rate,
-        memory_text(used, found.capacity_bytes),
+        memory_text(used, found.there_bytes, probability=figures.get("fits_probability")),
         "Does not fit." if used > found.capacity_bytes else "",
     )
 
@@ -107,8 +107,8 @@ def _table(found: WhatIf) -> str:
         point = found.point(**{axis.name: place})
         words = "as planned" if place == axis.at else f"{axis.title} {_word(axis.values[place])}"
         time, change, rate, memory, problem = _texts(found, point)
-        step, used = (None, None) if isinstance(point, str) else (point["step_time_s"], point["memory_bytes_per_gpu"])
-        cells = [Cell(words, words), Cell(time, step), Cell(change.partition(" against")[0], step), Cell(rate)]
+        step, used = (point.figures.get(name) for name in ("step_time_s", "memory_bytes_per_gpu"))
+        cells = [Cell(words, words), Cell(time, step), Cell(change.replace(" against the plan", ""), step), Cell(rate)]
         rows.append([*cells, Cell(memory or problem, used), Cell("no" if problem else "yes")])
     titles = ["change", "time", "against the plan", "rate", "memory", "fits"]
     return table([(title, "") for title in titles], rows, text=(0, 4, 5), broad=0)
@@ -127,9 +127,9 @@ def plan_curves(found: WhatIf, summary: str) -> list[Curve]:
         for n, count in enumerate(map(int, gpus.values)):
             samples = now * count // int(gpus.values[gpus.at]) if weak else now
             place = batch.values.index(samples) if samples in batch.values else None
-            point = "" if place is None else found.point(gpus=n, batch=place)
-            if not isinstance(point, str) and point["memory_bytes_per_gpu"] <= found.capacity_bytes:
-                points.append((count, samples, point["step_time_s"], summary))
+            figures = {} if place is None else found.point(gpus=n, batch=place).figures
+            if figures and figures["memory_bytes_per_gpu"] <= found.capacity_bytes:
+                points.append((count, samples, figures["step_time_s"], summary))
         if len(points) > 1:
             curves.append(Curve(name="this plan", weak=weak, points=tuple(points)))
     return curves

@@ -31,12 +31,12 @@ def layers_what_if(space: LayerwisePlanSpace, ranked: RankedPlan) -> WhatIf | No
     def at(samples: int) -> LayerwisePlanSpace:
         return layerwise_space(space.resolved.with_batch(samples))
 
-    def change(gpus: int = plan.workers, batch: int = batch) -> tuple[LayerwisePlanSpace, Plan] | str:
+    def change(gpus: int = plan.workers, batch: int = batch) -> tuple[LayerwisePlanSpace, Plan, str] | str:
         splits = [_scaled(split, gpus) for split in plan.splits]
         if None in splits:
             return f"the degrees of a layer do not follow to {gpus} GPUs"
         changed = tuple(split for split in splits if split is not None)
-        return at(batch).for_plan(plan), dataclasses.replace(plan, workers=gpus, splits=changed)
+        return at(batch).for_plan(plan), dataclasses.replace(plan, workers=gpus, splits=changed), ""
 
     axes = [
         WhatIfAxis(name="gpus", title="GPUs", values=gpus, at=gpus.index(plan.workers)),

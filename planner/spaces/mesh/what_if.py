@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cache
 from typing import Any
 
@@ -16,8 +17,8 @@ from planner.spaces.what_if import answered
 __all__ = ["mesh_what_if"]
 
 _KEPT = (
-    "The degrees of the plan and its micro-batch stay as they are; data parallelism follows the GPUs, and the number of micro-batches the "
-    "batch."
+    "The degrees of the plan and its micro-batch stay as they are. Data parallelism follows the GPUs, and the number of micro-batches the "
+    "batch; a micro-batch is smaller only where a rank's share is no multiple of it."
 )
 
 
@@ -58,17 +59,19 @@ def mesh_what_if(space: MeshPlanSpace, ranked: RankedPlan) -> WhatIf | None:
 
     def change(
         gpus: int = plan.workers, batch: int = batch, seq: int = space.seq, recompute: str = words[now]
-    ) -> tuple[MeshPlanSpace, Any] | str:
+    ) -> tuple[MeshPlanSpace, Any, str] | str:
         found = at(seq, batch)
         if isinstance(found, str):
             return found
         changed = dataclasses.replace(plan, **{dimension: gpus // unit}, **modes[recompute])
         if changed.dp_shard == 1 and plan.cp == 1:
             changed = dataclasses.replace(changed, zero_stage=0)  # one rank shares with nobody
-        each = changed.dp * plan.micro_batch
-        if batch % each:
-            return f"a global batch of {batch:,} is no multiple of dp {changed.dp} x micro-batch {plan.micro_batch}"
-        return found, dataclasses.replace(changed, num_micro_batches=batch // each)
+        share, left = divmod(batch, changed.dp)
+        if left or not share:
+            return f"a global batch of {batch:,} is no multiple of dp {changed.dp}"
+        micro = math.gcd(share, plan.micro_batch)
+        note = "" if micro == plan.micro_batch else f"with micro-batch {micro}"
+        return found, dataclasses.replace(changed, micro_batch=micro, num_micro_batches=share // micro), note
 
     return answered(ranked, axes, change, _KEPT)
 

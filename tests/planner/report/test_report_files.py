@@ -169,7 +169,7 @@ def test_the_first_screen_is_the_answer(tmp_path: Path, answer: Any) -> None:
     question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"]
     plan = json.loads(answer(*question, "--html", str(target), "--static", "--json"))["plans"][0]
     root = parsed(target)
-    used, there = plan["memory_bytes_per_gpu"], plan["memory_capacity_bytes"]
+    used, there = plan["memory_bytes_per_gpu"], plan["gpu_memory_bytes"]  # P(fits) is known
     assert widths(tile(root, "Memory")) == [pytest.approx(100 * used / there, abs=0.01)]
     assert widths(tile(root, "What limits it"))[0] == pytest.approx(
         100 * plan["compute_s"] / plan["step_time_s"], abs=0.01
@@ -190,7 +190,7 @@ def test_the_first_screen_is_the_answer(tmp_path: Path, answer: Any) -> None:
     ]
     assert run(small) == 0
     kept, over = widths(tile(parsed(target), "Memory: it does not fit"))
-    assert kept / (kept + over) == pytest.approx(2**30 / used, abs=1e-4)
+    assert kept / (kept + over) == pytest.approx(2**30 / used, abs=2e-3)  # of two rounded widths
 
 
 @mostly(

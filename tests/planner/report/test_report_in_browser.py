@@ -257,10 +257,10 @@ def test_no_legend_is_cut_on_a_telephone(browser: Browser, pages: dict[str, Path
 
 # The sliders: their axes and texts, and what is said now.
 SLIDERS = """
-const part=n=>document.querySelector(`#what-if [data-part=${n}]`);
-return {time:part("time").textContent,memory:part("memory").textContent,rate:part("rate").textContent,problem:part("problem").textContent,
-used:part("used").style.width,over:part("over").style.width,
-values:[...document.querySelectorAll("#what-if output")].map(o=>o.textContent)};
+const part=n=>document.querySelector(`#what-if [data-part=${n}]`),found={};
+for(const n of ["time","change","rate","memory","problem"])found[n]=part(n).textContent;
+for(const n of ["used","over"])found[n]=part(n).style.width;
+found.values=[...document.querySelectorAll("#what-if output")].map(o=>o.textContent);return found;
 """
 MOVE = """
 const s=document.querySelector(`#what-if input[data-axis=${arguments[0]}]`);
@@ -280,12 +280,15 @@ def test_sliders_show_what_estimate_predicts(browser: Browser, tmp_path: Path) -
     browser.run(MOVE, "recompute", 2)
     seen = browser.run(SLIDERS)
     assert seen["values"] == ["16", "64", "2,048", "full"]
-    plan = planner.estimate("gpt3-1.3b", gpus=16, batch=64, recompute="full", **degrees).plan
+    found = planner.estimate("gpt3-1.3b", gpus=16, batch=64, recompute="full", **degrees)
+    plan, ranked = found.plan, found.raw.ranked
     assert seen["time"] == f"{duration_text(plan.step_time_s)} per step"
-    assert seen["memory"] == memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
+    assert seen["memory"] == memory_text(
+        ranked.memory_bytes_per_gpu, ranked.memory_there_bytes, "per GPU", ranked.fits_probability
+    )
     assert seen["rate"] == f"{significant(plan.tokens_per_s)} tokens/s, MFU {percent(plan.mfu)}"
     assert seen["problem"] == ""
-    filled = 100 * plan.memory_bytes_per_gpu / plan.memory_capacity_bytes
+    filled = 100 * ranked.memory_bytes_per_gpu / ranked.memory_there_bytes
     assert float(seen["used"].rstrip("%")) == pytest.approx(filled, rel=1e-3)
     browser.run(MOVE, "recompute", -2)
     seen = browser.run(SLIDERS)
@@ -293,7 +296,11 @@ def test_sliders_show_what_estimate_predicts(browser: Browser, tmp_path: Path) -
     assert float(seen["over"].rstrip("%")) > 0
     browser.run(MOVE, "batch", -3)
     seen = browser.run(SLIDERS)
-    assert seen["problem"] == "No such plan: a global batch of 8 is no multiple of dp 4 x micro-batch 4"
+    assert seen["problem"] == ""
+    assert seen["change"].endswith(" against the plan, with micro-batch 2")
+    browser.run(MOVE, "seq", 1)
+    seen = browser.run(SLIDERS)
+    assert seen["problem"].startswith("No such plan: --seq 4096: network 'gpt3-1.3b' cannot be that long")
     assert seen["time"] == seen["memory"] == ""
 
 
