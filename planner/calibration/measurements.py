@@ -230,6 +230,8 @@ class Measurements:
         Name that stands for the profile and the attention kernels of all rows; empty where they differ, or are those of no framework.
     doubt : str
         What to say where they differ.
+    hardware_files : frozenset of str
+        Device and cluster files, or bundled names, that rows name.
     """
 
     tables: tuple[TableUse, ...]
@@ -245,6 +247,7 @@ class Measurements:
     network: tuple[tuple[str, ...], ...]
     framework: str
     doubt: str = ""
+    hardware_files: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.log_measured)
@@ -324,6 +327,7 @@ def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurement
         network=network,
         framework=framework,
         doubt=doubt,
+        hardware_files=frozenset(time.row.text(key) for time in times for key in ("device_file", "cluster_file")),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
+from planner.calibration.assumed import prior_log_sds
 from planner.calibration.fit import Data, Fit, Prior, cross_validate, fit, jacobian
 from planner.calibration.measurements import Machinery, Measurements, TableUse, read_measurements
 from planner.measurements.metrics import Figures, error_summary, far_off
@@ -143,7 +144,8 @@ def calibrate(
     """
     progress("reading", 0.0)
     measured = read_measurements(files, machinery)
-    prior = _prior(tuple(CONSTANTS))
+    log_sds = prior_log_sds(measured.hardware_files)
+    prior = _prior(tuple(CONSTANTS), log_sds)
     progress("which constants the rows depend on", 0.1)
     start = np.zeros(len(CONSTANTS))
     slopes = jacobian(_predictor(measured, tuple(CONSTANTS)), start, measured.log_bundled, prior)
@@ -165,7 +167,7 @@ def calibrate(
             "they depend on: the bundled constants are kept"
         )
     else:
-        prior, predict = _prior(names), _predictor(measured, names)
+        prior, predict = _prior(names, log_sds), _predictor(measured, names)
         progress("fitting", 0.3)
         found = fit(predict, data, prior, (measured.log_bundled, slopes[:, acting]))
         progress("leaving out", 0.8)
@@ -176,9 +178,9 @@ def calibrate(
                 "fitted constants predict rows left out no better than the bundled ones: the bundled constants are kept"
             )
     findings = [
-        _finding(each, names.index(each), found, names)
+        _finding(each, names.index(each), found, names, log_sds[each])
         if found is not None and not fell_back and each in names
-        else _untouched(each, word if each in names else _UNRELATED)
+        else _untouched(each, word if each in names else _UNRELATED, log_sds[each])
         for each in CONSTANTS
     ]
     correlation = np.eye(len(findings))
@@ -252,10 +254,10 @@ def _helps(measured: Measurements, data: Data, left_out: FloatArray) -> bool:
     return mean > error
 
 
-def _prior(names: Sequence[str]) -> Prior:
+def _prior(names: Sequence[str], log_sds: Mapping[str, float]) -> Prior:
     chosen = [CONSTANTS[name] for name in names]
     return Prior(
-        log_sd=np.array([constant.prior_log_sd for constant in chosen]),
+        log_sd=np.array([log_sds[name] for name in names]),
         lowest=np.log([constant.lowest for constant in chosen]),
         highest=np.log([constant.highest for constant in chosen]),
         level_sd=_LEVEL_SD,
@@ -272,16 +274,14 @@ def _predictor(measured: Measurements, names: Sequence[str]) -> Callable[[FloatA
 # -- what is said -----------------------------------------------------------------------------------------------------------------
 
 
-def _untouched(name: str, reason: str) -> Finding:
-    log_sd = CONSTANTS[name].prior_log_sd
+def _untouched(name: str, reason: str, log_sd: float) -> Finding:
     return Finding(name=name, constant=CalibratedConstant(log_sd=log_sd, prior_log_sd=log_sd), reason=reason)
 
 
-def _finding(name: str, j: int, found: Fit, names: Sequence[str]) -> Finding:
-    prior_log_sd = CONSTANTS[name].prior_log_sd
+def _finding(name: str, j: int, found: Fit, names: Sequence[str], prior_log_sd: float) -> Finding:
     log_sd = min(float(found.log_sd[j]), prior_log_sd)
     value = float(np.exp(found.theta[j]))
-    reason = _reason(name, j, found, names, value, log_sd)
+    reason = _reason(name, j, found, names, value, log_sd / prior_log_sd)
     return Finding(
         name=name,
         constant=CalibratedConstant(
@@ -294,12 +294,12 @@ def _finding(name: str, j: int, found: Fit, names: Sequence[str]) -> Finding:
     )
 
 
-def _reason(name: str, j: int, found: Fit, names: Sequence[str], value: float, log_sd: float) -> str:
-    """Why a constant that rows depend on is not determined; empty where it is."""
+def _reason(name: str, j: int, found: Fit, names: Sequence[str], value: float, left: float) -> str:
+    """Why a constant that rows depend on is not determined; empty where it is. ``left``: of the prior's standard deviation."""
     constant = CONSTANTS[name]
     if not constant.lowest * (1 + _NEAR) < value < constant.highest * (1 - _NEAR):
         return f"{_AT_LIMIT} {value:.3g}: rows ask for what this constant is not about"
-    if log_sd**2 <= _DETERMINED * constant.prior_log_sd**2:
+    if left**2 <= _DETERMINED:
         return ""
     others = np.abs(found.correlation[j])
     others[j] = 0.0
