@@ -86,13 +86,16 @@ def _plan_file(answer: Answer | Estimate) -> tuple[str, Sequence[str]]:
     line = answer.setting.command_line
     if not line:
         return _PLAN, (f'result.save("{_PLAN}")  # in Python',)
+    # The plan that a search is given is one to compare with.
+    is_search = isinstance(answer, Answer)
+    named = ("--export",) if is_search else ("--export", "--plan", "-p")
     words = iter(shlex.split(line))
     kept: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
-        if name in ("--export", "--plan", "-p"):
+        if name in named:
             return value if equals else next(words, _PLAN), ()
-        if len(kept) == 2 and is_plan_file(word):  # planner explain plan.yaml
+        if not is_search and len(kept) == 2 and is_plan_file(word):  # planner explain plan.yaml
             return word, ()
         if name not in _WRITTEN:
             kept.append(word)

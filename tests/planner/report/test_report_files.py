@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import re
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
+import planner
 from costmodel.timeline import Tracks, TrackSpan
 from planner.api.pages import FIGURE_NAMES
 from planner.cli import run
+from planner.exporters.launch import launch_of
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
 from planner.spaces.layers.space import LayerwisePlanSpace
@@ -219,6 +222,25 @@ def test_what_a_page_says_to_type_runs(
     assert Path(enter.split()[1], start.split()[1]).is_file()
     name, *script = ["".join(e.itertext()) for e in (*box.iter("summary"), *list(box.iter("pre"))[1:])]
     assert Path("run", name).read_text().split() == "".join(script).split()
+
+
+@pytest.mark.parametrize(
+    ("command", "typed"),
+    [
+        ("optimize mlp --gpus 2 --html=p.html -q -f json", "planner optimize mlp --gpus 2 --export plan.yaml"),
+        ("optimize mlp --gpus 2 --plan mine.yaml", "planner optimize mlp --gpus 2 --plan mine.yaml --export plan.yaml"),
+        ("optimize mlp --gpus 2 --export 'a b.yaml'", "planner export 'a b.yaml' --to torch --output-dir run"),
+        ("estimate --plan mine.yaml --html p.html", "planner export mine.yaml --to torch --output-dir run"),
+        ("", 'result.save("plan.yaml")  # in Python'),
+    ],
+)
+def test_the_first_command_has_the_plan_file(command: str, typed: str) -> None:
+    answer: Any = planner.optimize("mlp", gpus=2, top=1).raw
+    if command.startswith("estimate"):
+        answer = planner.estimate("mlp", gpus=2, family="data").raw
+    line = f"planner {command}" if command else ""
+    asked = dataclasses.replace(answer, setting=dataclasses.replace(answer.setting, command_line=line))
+    assert launch_of(asked).commands[0] == typed
 
 
 def test_a_page_asks_for_no_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
