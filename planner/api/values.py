@@ -7,6 +7,7 @@ import itertools
 import math
 import numbers
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -331,9 +332,14 @@ def _not_numbers(text: str) -> str | None:
 
 
 def _not_whole(text: str) -> str:
+    """What is wrong with a text that is no whole number.
+
+    >>> _not_whole("1,024"), _not_whole("2,4")
+    ('must be a whole number; write 1024', 'must be a whole number')
+    """
     if is_ambiguous(text):
         thousands = int(text[:-1])
         return f"may be {1000 * thousands} or {1024 * thousands}; write the number"
-    digits = text.replace("_", "").replace(",", "").replace(" ", "").replace("'", "")
-    is_separated = digits != text and digits.isascii() and digits.isdecimal()
-    return "must be a whole number" + (f"; write {digits}" if is_separated else "")
+    # Thousands are set apart in threes: 2,4 is a list.
+    is_separated = re.fullmatch(r"[0-9]{1,3}([_, '][0-9]{3})+", text)
+    return "must be a whole number" + (f"; write {re.sub('[^0-9]', '', text)}" if is_separated else "")

@@ -146,12 +146,28 @@ def _check(onnx: Any, path: Path, model: Any) -> None:
         words = (node.name, node.op_type, node.domain, *node.input, *node.output)
         if not all(isinstance(word, str) for word in words):  # protobuf hands out bytes where they are not UTF-8
             raise failure(path, "has names that are not UTF-8: it is broken")
+    fault = _what_aborts(model.graph)
+    if fault:
+        raise failure(path, fault)
     control = Counter(node.op_type for node in model.graph.node if node.op_type in CONTROL_FLOW)
     for function in model.functions:
         control.update(node.op_type for node in function.node if node.op_type in CONTROL_FLOW)
     if control:
         listed = ", ".join(f"{name} ({count})" for name, count in control.most_common())
         raise failure(path, f"has control flow: {listed}; what it costs depends on the data, export it without")
+
+
+def _what_aborts(graph: Any) -> str:
+    """What ends the process, or reads memory that is not its own, while onnx infers shapes; it checks neither."""
+    for value in graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value < 1:
+                return f"input '{value.name}' has an extent of {dim.dim_value}; export with the shapes of an example"
+    for node in graph.node:
+        counts = [attribute.i for attribute in node.attribute if attribute.name == "num_outputs"]
+        if node.op_type == "Split" and counts and counts[0] != len(node.output):
+            return f"is broken: a Split has {len(node.output)} outputs and says {counts[0]}"
+    return ""
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------------

@@ -350,6 +350,10 @@ def _convolution(c: Call) -> Meaning:
     padding = _padding(c, kernel, stride, dilation)
     if padding is None:  # one more on a side: rounded up, the output is checked against what ONNX infers
         stated = c.get("pads", ())
+        if len(stated) not in (0, 2 * rank):
+            raise ProgramFault(
+                f"{c.operator}: its pads are not two for each of the {rank} dimensions that the kernel has"
+            )
         padding = [-(-(a + b) // 2) for a, b in zip(stated[:rank], stated[rank:], strict=True)] or [
             k // 2 for k in kernel
         ]

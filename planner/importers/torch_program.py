@@ -7,14 +7,18 @@ those of a fixed list, on tensors that the program holds or makes itself, on the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
+import logging
 import math
+import os
 import warnings
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ _HINT = "; a decision depends on the data: give torch's transformer layers is_ca
 _ZIP = b"PK\x03\x04"
 # The first whose loader reads tensors without unpickling anything else (weights_only by default).
 _MIN_TORCH = (2, 6)
+# Parts of an archive that torch unpickles, or loads as machine code.
+_RUN = ("custom_obj", "opaque_obj", "aotinductor")
 
 
 def detect(head: bytes) -> bool:
@@ -61,15 +67,45 @@ def load(path: Path, assume_free: frozenset[str]) -> ImportedDocument:
         raise UsageError(
             f"{path}: archives are read with torch {'.'.join(map(str, _MIN_TORCH))} or later, this is {torch.__version__}"
         )
+    met: list[Exception] = []
+    try:
+        with _quiet_and_safe(met):
+            exported = torch.export.load(str(path))
+    except Exception as error:  # whatever the loader meets in a broken file
+        first = met[0] if met else error
+        reason = str(first).partition("\n")[0][:200]
+        raise failure(path, f"cannot be read as a {FORMAT}: {type(first).__name__}: {reason}") from None
+    imported = _document(exported, path.stem, f"{FORMAT} {path.name}", path, assume_free)
+    return dataclasses.replace(imported, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@contextlib.contextmanager
+def _quiet_and_safe(met: list[Exception]) -> Iterator[None]:
+    """While torch loads an archive: nothing but tensors is unpickled, and errors that it logs are kept instead of printed.
+
+    The loader unpickles whatever the plain way refuses (``weights_only=False``), the example inputs for one, unless a variable of the
+    environment forbids it: https://docs.pytorch.org/docs/stable/notes/serialization.html
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], Exception):
+            met.append(record.exc_info[1])
+        return False
+
+    logger, before = logging.getLogger("torch.export"), dict(os.environ)
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    logger.addFilter(keep)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            exported = torch.export.load(str(path))
-    except Exception as error:  # whatever the loader meets in a broken file
-        reason = str(error).partition("\n")[0][:200]
-        raise failure(path, f"cannot be read as a {FORMAT}: {type(error).__name__}: {reason}") from None
-    imported = _document(exported, path.stem, f"{FORMAT} {path.name}", path, assume_free)
-    return dataclasses.replace(imported, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+            yield
+    finally:
+        logger.removeFilter(keep)
+        for name in ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def _torch() -> Any:
@@ -100,19 +136,27 @@ def _check_archive(path: Path) -> None:
             if not is_export:
                 what = "a pickled checkpoint (torch.save) or TorchScript" if "data.pkl" in inner else "a zip archive"
                 raise failure(path, f"is {what}, not a program saved by torch.export.save; pickles are never opened")
-            for name, own in zip(names, inner, strict=True):
-                is_config = own.startswith("data/constants/") and own.endswith(".json")
-                if "custom_obj" in own or (is_config and _has_pickles(archive.read(name))):
-                    raise failure(path, f"holds pickled objects ('{own}'), which would run code when they are opened")
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+            for entry, own in zip(archive.infolist(), inner, strict=True):  # several may have one name
+                is_config = own.startswith(("data/constants/", "data/weights/")) and own.endswith(".json")
+                if any(kind in own for kind in _RUN) or (is_config and _has_pickles(archive.read(entry))):
+                    raise failure(
+                        path, f"holds pickled objects or programs ('{own}'), which would run code when they are opened"
+                    )
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, InputFileError):
             raise
         raise failure(path, f"is a broken archive: {str(error)[:200] or type(error).__name__}") from None
 
 
 def _has_pickles(text: bytes) -> bool:
-    config = json.loads(text).get("config", {})
-    return any(str(entry.get("path_name", "")).startswith("custom_obj") for entry in config.values())
+    """Whether a list of weights or constants names anything but plain tensors; ValueError if it is no such list."""
+    match json.loads(text):
+        case {"config": {**config}} if all(isinstance(entry, dict) for entry in config.values()):
+            return any(
+                entry.get("use_pickle") or not str(entry.get("path_name")).startswith(("weight_", "tensor_"))
+                for entry in config.values()
+            )
+    raise ValueError("a list of its tensors is not one of torch.export")
 
 
 # -- programs ---------------------------------------------------------------------------------------------------------------

@@ -277,7 +277,8 @@ class Conversion:
         if keep:
             for i in sorted(dims):
                 result.insert(i, ())
-        assert len(result) == len(shape), "a reduction leaves the dimensions that it says"
+        if len(result) != len(shape):
+            raise ProgramFault("a reduction does not leave the dimensions that the file says")
         return View(layer=layer, dims=tuple(result), start=(0,) * len(form))
 
     def weight_name(self, key: str) -> str:

@@ -18,6 +18,7 @@ from planner.importers.networks import import_network
 from planner.importers.onnx_file import detect
 from planner.importers.operators import OPERATORS, Call
 from planner.importers.sources import imported_document
+from tests.cases import mostly
 
 # A model of a few bytes: ir_version, producer_name.
 HEAD = bytes((8, 9, 0x12, 3)) + b"abc"
@@ -190,6 +191,35 @@ def test_recurrent_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 # -- what an editor or a broken disk makes of a file -------------------------------------------------------------------------
 
 
+def broken(fault: str) -> Any:
+    """A file that onnx's checks of shapes let through, or that ends the process that runs them."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    ones = [onnx.helper.make_tensor(name, 7, [1], [value]) for name, value in (("st", 0), ("en", 1), ("ax", 0))]
+    vector = onnx.helper.make_tensor("b", 1, [4], [0.5] * 4)
+    x = [("x", 1, [2, 4])]
+    if fault == "pieces":
+        split = onnx.helper.make_node("Split", ["x"], ["a", "b", "c"], axis=-1, num_outputs=1)
+        return model([split, node("Relu", ["a"], "y")], x)
+    if fault in ("slice", "empty"):
+        extent = -1 if fault == "slice" else 0
+        return model([node("Slice", ["x", "st", "en", "ax"], "y")], [("x", 1, [extent, 4])], initial=(*ones,))
+    made = node("Conv", ["x", "b", "b"], "c", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    return model([made, node("Relu", ["c"], "y")], [("x", 1, [2, 3, 8, 8])], initial=(vector,))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("pieces", "a Split has 3 outputs and says 1"),
+        ("slice", "input 'x' has an extent of -1"),
+        ("empty", "input 'x' has an extent of 0"),
+        ("window", "pads"),
+    ],
+)
+def test_what_onnx_itself_lets_through(fault: str, message: str, tmp_path: Path) -> None:
+    assert message in refused(broken(fault), tmp_path)
+
+
 @pytest.mark.parametrize("extent", [0, -3, 2**62])
 def test_extents_that_no_network_has(extent: int, tmp_path: Path) -> None:
     made = model([node("Relu", ["x"], "y")], [("x", 1, [2, extent])])
@@ -220,6 +250,120 @@ def test_bytes_that_are_flipped_are_one_error_or_another_network(tmp_path: Path,
         path.write_bytes(changed)
         with contextlib.suppress(PlannerError):
             import_network(path)
+
+
+def networks() -> list[Any]:
+    """A convolution and what follows it; attention written out; a recurrent layer that is cut."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+
+    def real(name: str, *shape: int) -> Any:
+        return onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name)
+
+    def whole(name: str, *values: int) -> Any:
+        return onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+
+    image = [
+        node("Conv", ["x", "w", "b"], "c", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1]),
+        node("BatchNormalization", ["c", "b", "b", "b", "b"], "n"),
+        node("MaxPool", ["n"], "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["p"], "f", axis=1),
+        node("Gemm", ["f", "g", "h"], "y", transB=1),
+        node("Softmax", ["y"], "z", axis=-1),
+    ]
+    attention = [
+        node("Gather", ["e", "t"], "a"),
+        node("MatMul", ["a", "q"], "m"),
+        onnx.helper.make_node("Split", ["m"], ["k1", "k2", "k3"], axis=-1, num_outputs=3),
+        *(node("Reshape", [f"k{n}", "heads"], f"r{n}") for n in (1, 2, 3)),
+        *(node("Transpose", [f"r{n}"], f"t{n}", perm=[0, 2, *((1, 3), (3, 1), (1, 3))[n - 1]]) for n in (1, 2, 3)),
+        node("MatMul", ["t1", "t2"], "s"),
+        node("Softmax", ["s"], "p", axis=-1),
+        node("MatMul", ["p", "t3"], "o"),
+        node("Transpose", ["o"], "o2", perm=[0, 2, 1, 3]),
+        node("Reshape", ["o2", "rows"], "o3"),
+        node("Add", ["o3", "a"], "u"),
+        node("LayerNormalization", ["u", "g", "g"], "v", axis=-1),
+        node("ReduceMean", ["v", "ax"], "y", keepdims=0),
+    ]
+    state = [
+        node("LSTM", ["x", "w", "r", "b"], "h", hidden_size=5),
+        node("Squeeze", ["h", "ax"], "s"),
+        node("Slice", ["s", "st", "ax", "ax"], "z"),
+        node("Concat", ["z", "z"], "c", axis=0),
+        node("Sigmoid", ["c"], "y"),
+    ]
+    return [
+        model(
+            image,
+            [("x", 1, [2, 3, 8, 8])],
+            initial=(real("w", 4, 3, 3, 3), real("b", 4), real("g", 5, 64), real("h", 5)),
+        ),
+        model(
+            attention,
+            [("t", 7, [2, 6])],
+            initial=(real("e", 20, 8), real("q", 8, 24), real("g", 8), whole("heads", 2, 6, 2, 4), whole("rows", 2, 6, 8), whole("ax", 1)),
+        ),
+        model(
+            state,
+            [("x", 1, [7, 2, 3])],
+            initial=(real("w", 1, 20, 3), real("r", 1, 20, 5), real("b", 1, 40), whole("ax", 1), whole("st", 0)),
+        ),
+    ]  # fmt: skip
+
+
+def spoil(made: Any, rng: random.Random) -> None:
+    """Change one thing: an operator, what it reads or makes, an attribute, an extent, a constant."""
+    graph, odd = made.graph, [0, -1, 1, 7, 2**31, 2**62, -(2**63)]
+    chosen, tensor = rng.choice(graph.node), rng.choice(graph.initializer)
+    names = [
+        "",
+        "x",
+        "nowhere",
+        *(other.output[0] for other in graph.node),
+        *(other.name for other in graph.initializer),
+    ]
+    kind = rng.randrange(9)
+    if kind == 0:
+        chosen.op_type = rng.choice(["Frob", "Loop", "ConstantOfShape", *(other.op_type for other in graph.node)])
+    elif kind == 1:
+        chosen.input[rng.randrange(len(chosen.input))] = rng.choice(names)
+    elif kind == 2 and chosen.attribute:
+        attribute = rng.choice(chosen.attribute)
+        attribute.i = rng.choice(odd)
+        attribute.ints[:] = [rng.choice([*odd, extent]) for extent in [*attribute.ints, 3][: rng.choice([1, 4, 8])]]
+        attribute.name = rng.choice([attribute.name] * 3 + ["axis", ""])
+    elif kind == 3:
+        rng.choice(graph.input[0].type.tensor_type.shape.dim).dim_value = rng.choice(odd)
+    elif kind == 4:
+        tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice(odd)
+    elif kind == 5:
+        tensor.raw_data = rng.randbytes(rng.choice([len(tensor.raw_data), 3]))
+        tensor.data_type = rng.choice([tensor.data_type] * 3 + [0, 6, 8, 99])
+    elif kind == 6:
+        graph.node.remove(chosen)
+    elif kind == 7:
+        chosen.output[0] = rng.choice(names)
+    else:
+        made.opset_import[0].version = rng.choice([1, 9, 13, 21])
+
+
+@mostly("fuzz", "seed", range(100), quick=2)
+def test_spoiled_networks_are_one_error_or_another_network(seed: int, tmp_path: Path) -> None:
+    """Twenty each, up to three things spoiled in each."""
+    path, rng, made = tmp_path / "net.onnx", random.Random(seed), networks()
+    for _ in range(20):
+        other = type(made[0])()
+        other.CopyFrom(rng.choice(made))
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            spoil(other, rng)
+        data = bytearray(other.SerializeToString())
+        if rng.random() < 0.2:
+            data = data[: rng.randrange(len(data))]
+        path.write_bytes(data)
+        try:
+            import_network(path)
+        except PlannerError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017 - both outcomes are right
 
 
 # --- What torch and ONNX call differently means the same; hand-written calls, so that neither library is needed ---------------------------

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
+import random
 import sys
 import warnings
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,11 @@ import pytest
 
 import planner
 from costmodel.network.layers import Layer, Shard
-from planner.core.errors import InputFileError, UsageError
+from planner.core.errors import InputFileError, PlannerError, UsageError
 from planner.files.loading import LoadedModel
 from planner.importers.networks import import_network, load_model
 from planner.importers.sources import text_of
+from tests.cases import mostly
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [
@@ -226,7 +231,6 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), str(good))
     import pickle
     import shutil
-    import zipfile
 
     shutil.copy(good, checkpoint)
     with zipfile.ZipFile(checkpoint, "a") as archive:
@@ -234,6 +238,94 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="pickled objects"):
         import_network(checkpoint)
     assert not sprung.exists()
+
+
+@pytest.mark.parametrize("place", ["sample inputs", "weight", "constant", "opaque", "compiled"])
+def test_archives_that_would_run_code_are_refused(place: str, tmp_path: Path) -> None:
+    """Wherever torch's own loader would unpickle anything, or load a library."""
+    sprung, path = tmp_path / "sprung", tmp_path / "model.pt2"
+    good = tmp_path / "good.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), str(good))
+    trap = io.BytesIO()
+    torch.save(Trap(str(sprung)), trap)
+    with zipfile.ZipFile(good) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    folder, weights = "good/data", "good/data/weights/model_weights_config.json"
+    constants = "good/data/constants/model_constants_config.json"
+    if place == "sample inputs":
+        parts[f"{folder}/sample_inputs/model.pt"] = trap.getvalue()
+    elif place == "weight":
+        config = json.loads(parts[weights])
+        entry = next(iter(config["config"].values()))
+        entry["use_pickle"] = True
+        parts |= {weights: json.dumps(config).encode(), f"{folder}/weights/{entry['path_name']}": trap.getvalue()}
+    elif place == "compiled":
+        parts[f"{folder}/aotinductor/model/model.so"] = b""
+    else:
+        entry = {"path_name": "opaque_obj_0" if place == "opaque" else "tensor_0", "is_param": False}
+        entry |= {"use_pickle": True, "tensor_meta": None}
+        parts[constants] = json.dumps({"config": {"k": entry}}).encode()
+        parts[f"{folder}/constants/{entry['path_name']}"] = trap.getvalue()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputFileError, match=r"run code|cannot be read as"):
+        import_network(path)
+    assert not sprung.exists()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of everything inside a JSON value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [inner for key, item in pairs for inner in ((*path, key), *places(item, (*path, key)))]
+
+
+def spoil(parts: dict[str, bytes], rng: random.Random) -> None:
+    """Leave out, empty, cut or change one part of an archive; mostly a value of its program or of a list of its tensors."""
+    name = rng.choice([*parts, *[part for part in parts if part.endswith(".json")] * 8])
+    if not name.endswith(".json") or rng.random() < 0.1:
+        content = parts.pop(name)
+        if rng.random() < 0.7:
+            parts[name] = rng.choice([b"", content[: len(content) // 2], rng.randbytes(len(content))])
+        return
+    content = json.loads(parts[name])
+    *way, last = rng.choice(places(content) or [("config",)])
+    holder = content
+    for key in way:
+        holder = holder[key]
+    if rng.random() < 0.3 and last in (holder if isinstance(holder, dict) else range(len(holder))):
+        del holder[last]
+    else:
+        holder[last] = rng.choice([None, True, 0, -1, 3, 2**70, 1.5, "", "x", [], {}, [[]], {"a": 1}])
+    parts[name] = json.dumps(content).encode()
+
+
+@mostly("fuzz", "seed", range(50), quick=2)
+def test_spoiled_archives_are_one_error_or_another_network(
+    seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ten each; torch's loader prints nothing either."""
+    path, rng = tmp_path / "net.pt2", random.Random(seed)
+    module, example = torch_models.NETWORKS["gpt"][0](), torch_models.NETWORKS["gpt"][1]()
+    torch.export.save(torch.export.export(module, (example,)), str(path))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    for _ in range(10):
+        other = dict(parts)
+        spoil(other, rng)
+        with zipfile.ZipFile(path, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+            for name, content in other.items():
+                archive.writestr(name, content)
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.choice([0, 0, 0, 1, 5])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data)
+        capfd.readouterr()
+        try:
+            import_network(path)
+        except PlannerError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017 - both outcomes are right
+        assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
