@@ -150,13 +150,14 @@ def _check_archive(path: Path) -> None:
 
 def _has_pickles(text: bytes) -> bool:
     """Whether a list of weights or constants names anything but plain tensors; ValueError if it is no such list."""
-    match json.loads(text):
-        case {"config": {**config}} if all(isinstance(entry, dict) for entry in config.values()):
-            return any(
-                entry.get("use_pickle") or not str(entry.get("path_name")).startswith(("weight_", "tensor_"))
-                for entry in config.values()
-            )
-    raise ValueError("a list of its tensors is not one of torch.export")
+    content = json.loads(text)
+    entries = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        raise ValueError("a list of its tensors is not one of torch.export")
+    return any(
+        entry.get("use_pickle") or not str(entry.get("path_name")).startswith(("weight_", "tensor_"))
+        for entry in entries.values()
+    )
 
 
 # -- programs ---------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plans import plan_from_document, plan_in_words
 from planner.spaces.plan_question import request_from_document
+from tests.cases import mostly
 from tests.planner.conftest import about, edited, problems_of_plan
 
 MakeResult = Callable[..., Answer]
@@ -403,16 +404,42 @@ def _random_network(rng: random.Random) -> dict[str, Any]:
     return {"schema_version": 1, "name": "random", "global_batch": rng.choice([1, 2, 3, 5]), "layers": layers}
 
 
-@pytest.mark.parametrize("seed", range(16))
+def _random_decoder(rng: random.Random) -> dict[str, Any]:
+    """Sizes of a small decoder, some with experts."""
+    heads, width = rng.choice([2, 4, 6]), rng.choice([64, 256])
+    sizes = {
+        "model_type": "llama",
+        "hidden_size": width * heads,
+        "intermediate_size": rng.choice([2, 3]) * width * heads,
+        "num_attention_heads": heads,
+        "num_key_value_heads": rng.choice([1, 2, heads]),
+        "num_hidden_layers": rng.choice([2, 3, 4, 6]),
+        "max_position_embeddings": rng.choice([16, 128, 1024]),
+        "vocab_size": rng.choice([256, 32000]),
+    }
+    if rng.random() < 0.3:
+        sizes |= {"model_type": "mixtral", "num_local_experts": rng.choice([2, 4, 8]), "num_experts_per_tok": 2}
+    return sizes
+
+
+@mostly("fuzz", "seed", range(500), quick=16)
 def test_an_exported_plan_is_read_back_and_costs_the_same(seed: int, answer: Any, tmp_path: Path) -> None:
+    """Three in four have a split per layer, the others run over a mesh, some as a framework runs them."""
     rng = random.Random(seed)
     network, plan = tmp_path / "network.yaml", tmp_path / "plan.yaml"
-    network.write_text(yaml.safe_dump(_random_network(rng)), encoding="utf-8")
+    words: list[str] = []
+    if seed % 4 == 2:
+        network = tmp_path / "config.json"
+        network.write_text(json.dumps(_random_decoder(rng)), encoding="utf-8")
+        words = ["--batch", str(rng.choice([1, 3, 8, 24])), *rng.choice([[], ["--framework", "megatron-lm"]])]
+        words += rng.choice([[], ["--fastest"], ["--memory-limit", "1 GiB"], ["--offload", "optimizer"]])
+    else:
+        network.write_text(yaml.safe_dump(_random_network(rng)), encoding="utf-8")
     gpus = str(rng.choice([2, 3, 4, 6, 8]))
-    found = json.loads(answer("optimize", str(network), "--gpus", gpus, "--export", str(plan), "--json"))
+    found = json.loads(answer("optimize", str(network), "--gpus", gpus, *words, "--export", str(plan), "--json"))
     read = json.loads(answer("estimate", "--plan", str(plan), "--json"))
-    best, again = found["plans"][0], read["plans"][0]
+    best, again = found.get("refined") or found["plans"][0], read["plans"][0]
     for name in ("step_time_s", "memory_bytes_per_gpu", "exposed_communication_s", "energy_per_step_j"):
         assert again[name] == pytest.approx(best[name], rel=1e-12), name
-    for name in ("workers", "num_micro_batches", "stages", "layers"):
-        assert again["plan"].get(name) == best["plan"].get(name), name
+    for name in ({*best["plan"]} & {*again["plan"]}) - {"provenance", "prediction"}:
+        assert again["plan"][name] == best["plan"][name], name
