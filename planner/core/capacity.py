@@ -167,7 +167,7 @@ def memory_words(request: Request, device: Device, errors: MemoryErrors | None =
     >>> memory_words(Request(model="m", memory_limit="200 GiB"), device)
     '80.0 GiB by the device file'
     >>> memory_words(Request(model="m"), device, MemoryErrors(mean=0.0, log_sd=0.1))
-    '67.9 GiB (80.0 GiB by the device file, for P(fits) of 95.0 %)'
+    '67.9 GiB (80.0 GiB by the device file, less a margin to fit with 95.0 %)'
     """
     limit = _limit_on(device, request)
     origin = "the device file" if device.driver_memory_bytes is None else "the driver"
@@ -182,7 +182,7 @@ def confidence_words(request: Request, errors: MemoryErrors | None) -> str:
     """What of the memory is left free, and for what chance of fitting; empty where nothing is."""
     reserve, confidence = reserve_of(request, errors), confidence_of(request, errors)
     words = [] if reserve is None else [f"less {reserve_words(reserve)}"]
-    return ", ".join([*words, *([] if confidence is None else [f"for P(fits) of {percent(confidence)}"])])
+    return ", ".join([*words, *([] if confidence is None else [f"less a margin to fit with {percent(confidence)}"])])
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:

@@ -36,7 +36,7 @@ from planner.core.numbers import (
     significant,
     time_unit,
 )
-from planner.core.objectives import better_word, cost_of, cost_text, objective_columns
+from planner.core.objectives import best_word, better_word, cost_of, cost_text, objective_columns
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
 from planner.report.roles import roles_blocks
@@ -157,7 +157,8 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
     )
     keep = "--export plan.yaml keeps the plan, " if exported is None else ""
-    launch = f"'planner export {exported or 'plan.yaml'} --to {target}' writes its launch files, " if target else ""
+    launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'}' writes its launch files"
+    launch += ", " if target else " ('planner list exporters'), "
     facts = [
         *_verdict(answer, best),
         ("Limited by", f"{best.bottleneck} (of the time: {_largest_parts(best)})"),
@@ -236,8 +237,16 @@ def _proof(answer: Answer, better: str) -> str:
     proof, refined, fastest = answer.proof, answer.refined, answer.fastest
     noun, first, beyond = "plan", "the first", ""
     if fastest is not None:
-        noun, beyond = ("plan", "") if fastest.rank else ("uniform plan", "; the one below is none, and is not proven")
-        first = f"{duration_text(proof.bound_s)}" if better == "faster" else "the best of them"
+        noun, beyond = "plan", ""
+        if not fastest.rank:
+            noun, beyond = (
+                "uniform plan",
+                f"; the {best_word(answer.objective).lower()} below is not uniform, and not proven",
+            )
+        ahead = 1.0 - proof.bound_s / answer.best.step_time_s
+        first = "the best of them"
+        if better == "faster":
+            first = duration_text(proof.bound_s) + (f" ({percent(ahead)} less than the first)" if ahead > 0.0 else "")
     if refined is not None:
         noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"

@@ -25,8 +25,8 @@ TITLES = {
 _SAME = {
     "fastest": "the {best}",
     "data_parallel": "data parallelism (ZeRO, FSDP) only",
-    "most_headroom": "no plan that leaves clearly more memory was found within 5 %",
-    "fewest_gpus": "none that has 95 % of the speed was found on fewer GPUs",
+    "most_headroom": "most headroom (no plan that leaves clearly more memory was found within 5 %)",
+    "fewest_gpus": "fewest GPUs (no plan with 95 % of the speed was found on fewer)",
     "published": "as published ({source})",
     "given": "what you run",
 }
@@ -84,7 +84,7 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
         return title, _NONE[roles[0].name].format(source=roles[0].source)
     if plan.plan == answer.best.plan:
         said = [_SAME[role.name].format(best=best.lower(), source=role.source) for role in roles]
-        return f"Plan {answer.best.rank}", "; ".join(said)
+        return f"Plan {answer.best.rank} is", "; ".join(said)
     listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)
     # One reason is enough: the others show in the figures.

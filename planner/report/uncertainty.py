@@ -100,10 +100,10 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
     ranks, count, near = bars.benchmark_list, len(bars.probability_best), bars.near_list
-    holds = f"the best of the {count} compared with {100 * bars.benchmark_probability:.0f} % probability"
+    holds = f"the best of the {count} compared with {_rounded(bars.benchmark_probability)} probability"
     within = ""
     if bars.near_within is not None and bars.near_probability is not None:
-        chance = f"{100 * bars.near_probability:.0f} % probability"
+        chance = f"{_rounded(bars.near_probability)} probability"
         within = f"the best or within {100 * bars.near_within:.0f} % of it with {chance}"
     if len(ranks) == 1:
         text = f"{'The first plan' if ranks == (1,) else f'Plan {ranks[0]}'} is {holds}."
@@ -163,6 +163,11 @@ def _unlikely_first(bars: ErrorBars) -> str:
 
 # Of a probability from some thousand draws.
 _NOISE = 0.02
+
+
+def _rounded(chance: float) -> str:
+    """A chance of a model in whole percent, never as certain."""
+    return f"{100 * chance:.0f} %" if chance < 0.995 else ">99 %"
 
 
 # Kinds of workloads of no framework whose runs are known.

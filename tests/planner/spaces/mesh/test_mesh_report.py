@@ -139,7 +139,7 @@ def test_an_unproven_answer_says_how_far_it_may_be_off() -> None:
 def test_plain_alternatives() -> None:
     assert "no plan with data parallelism (ZeRO, FSDP) only fits" in text_of(make_result(data_parallel=None))
     said = text_of(make_result(data_parallel=make_ranked()))
-    assert "Plan 1: the fastest; data parallelism (ZeRO, FSDP) only" in " ".join(said.split())
+    assert "Plan 1 is: the fastest; data parallelism (ZeRO, FSDP) only" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
