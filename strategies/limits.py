@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "Progress", "why_stopped"]
+__all__ = ["SPEED_KEPT", "UNLIMITED", "Clock", "OutOfTimeError", "Progress", "why_stopped"]
+
+# The plan on the fewest GPUs is at least so fast, of the fastest.
+SPEED_KEPT = 0.95
 
 Progress = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 

@@ -716,8 +716,8 @@ class _First(TypedDict, total=False):
         Option(
             "--fastest",
             None,
-            "Name the fastest plan first, as of other networks than transformers always. Default: the simplest within 1 % of it, "
-            "activations on the device.",
+            "Name the fastest plan first, as of serving and of mixed groups always, and where --family or --fix says what is wanted. "
+            "Default: the simplest within 1 % of it, activations on the device.",
             panel=SEARCH,
         ),
     ]

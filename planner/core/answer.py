@@ -468,7 +468,15 @@ class AnswerSpace(ABC):
 
 
 class ReportParts(Protocol):
-    """What reports show of the plans of one space; everything else is the same for all spaces."""
+    """What reports show of the plans of one space; everything else is the same for all spaces.
+
+    Attributes
+    ----------
+    data_parallelism : str
+        What its simplest plans have.
+    """
+
+    data_parallelism: ClassVar[str] = "data parallelism (ZeRO, FSDP) only"
 
     def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
         """Columns of plans; ``ranks``: whether they come from a search."""

@@ -44,6 +44,12 @@ def search_document(answer: Answer) -> dict[str, Any]:
     }
 
 
+def first_plan_document(answer: Answer) -> dict[str, Any]:
+    """The best plan, where the one to run is simpler, and what that has."""
+    fastest = answer.fastest
+    return {"fastest": None if fastest is None else with_plan(answer, fastest), "forgone": list(answer.forgone)}
+
+
 def _roles(answer: Answer) -> list[dict[str, Any]]:
     """What plans are for; ``rank`` of those that are listed."""
     ranks = [(plan.plan, plan.rank) for plan in answer.listed]

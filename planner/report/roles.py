@@ -16,6 +16,7 @@ __all__ = ["FORGONE_WORDS", "TITLES", "role_line", "roles_blocks", "roles_of"]
 TITLES = {
     "fastest": "Fastest",
     "data_parallel": "Data parallelism",
+    "data_parallel_all": "Data parallelism on all GPUs",
     "most_headroom": "Most headroom",
     "fewest_gpus": "Fewest GPUs",
     "published": "Published",
@@ -24,7 +25,8 @@ TITLES = {
 # What is said of the plan to run where it is for a role, too.
 _SAME = {
     "fastest": "the {best}",
-    "data_parallel": "data parallelism (ZeRO, FSDP) only",
+    "data_parallel": "{data_parallelism}",
+    "data_parallel_all": "{data_parallelism} on all GPUs",
     "most_headroom": "most headroom (no plan that leaves clearly more memory was found within 5 %)",
     "fewest_gpus": "fewest GPUs (no plan with 95 % of the speed was found on fewer)",
     "published": "as published ({source})",
@@ -32,10 +34,11 @@ _SAME = {
 }
 # What is said where no plan is for a role.
 _NONE = {
-    "data_parallel": "no plan with data parallelism (ZeRO, FSDP) only fits",
+    "data_parallel": "no plan with {data_parallelism} fits",
+    "data_parallel_all": "{why_not}",
     "published": "the plan of {source} is not legal or does not fit here",
 }
-# What a plan does that forgoes one of `strategies.mesh.simplest.WISHES`.
+# What a plan does that forgoes one of `strategies.mesh.simplest.FORGONE`, or of `strategies.layerwise.simplest.FORGONE`.
 FORGONE_WORDS = {
     "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
     "optimizer_on_device": "keeps the optimizer's state on the host",
@@ -50,6 +53,12 @@ FORGONE_WORDS = {
     "one_chunk": "interleaves",
     "whole_stages_recomputed": "recomputes a part of each chunk",
     "uniform": "has stages of its own, or splits inside the blocks",
+    "one_device": "needs several GPUs",
+    "no_hybrid_parallelism": "splits fully connected layers by channels",
+    "no_model_parallelism": "splits all layers by channels",
+    "no_row_splits": "splits images by rows",
+    "no_mixed_splits": "mixes kinds of splits that seldom go together",
+    "one_dimension_per_layer": "splits single layers along several dimensions",
 }
 
 
@@ -58,8 +67,10 @@ def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
     if not answer.space.names_roles or answer.setting.gpus == 1:
         return []
     every = [Role(name="fastest", plan=answer.fastest or answer.best)]
-    if "data_parallel" in answer.baselines:
-        every.append(Role(name="data_parallel", plan=answer.baselines["data_parallel"]))
+    plain = answer.baselines.get("data_parallel")
+    every += [Role(name=name, plan=plan) for name, plan in answer.baselines.items() if name == "data_parallel"]
+    if "data_parallel_all" in answer.baselines and plain is not None and plain.workers != answer.setting.gpus:
+        every.append(Role(name="data_parallel_all", plan=answer.baselines["data_parallel_all"]))
     found: list[tuple[list[Role], RankedPlan | None]] = [([], answer.best)]
     for role in (*every, *answer.roles):
         same = next((roles for roles, plan in found if plan and role.plan and plan.plan == role.plan.plan), None)
@@ -78,12 +89,16 @@ def roles_blocks(answer: Answer) -> list[Block]:
 
 def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) -> tuple[str, str]:
     """What a plan is called, and why it is named."""
-    best = best_word(answer.objective)
+    best, plain = best_word(answer.objective), answer.space.report.data_parallelism
     title = best if roles[0].name == "fastest" else TITLES[roles[0].name]
     if plan is None:
-        return title, _NONE[roles[0].name].format(source=roles[0].source)
+        setting = answer.setting
+        too_few = f"a batch of {setting.global_batch} has no {setting.gpus} parts"
+        why_not = too_few if setting.gpus > setting.global_batch else "does not fit"
+        return title, _NONE[roles[0].name].format(source=roles[0].source, why_not=why_not, data_parallelism=plain)
     if plan.plan == answer.best.plan:
-        said = [_SAME[role.name].format(best=best.lower(), source=role.source) for role in roles]
+        words = {"best": best.lower(), "data_parallelism": plain}
+        said = [_SAME[role.name].format(source=role.source, **words) for role in roles]
         return f"Plan {answer.best.rank} is", "; ".join(said)
     listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)
@@ -108,11 +123,12 @@ def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
     if role.name == "fastest":
         return f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}"
     if role.name == "data_parallel":
-        return " with data parallelism (ZeRO, FSDP) only"
+        return f" with {answer.space.report.data_parallelism}"
     if role.name == "most_headroom":
         return f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
-    if role.name == "fewest_gpus":
-        return f", on {counted(plan.workers, 'GPU')}, {best.workers - plan.workers} fewer"
+    if role.name in ("fewest_gpus", "data_parallel_all"):
+        fewer = f", {best.workers - plan.workers} fewer" if plan.workers < best.workers else ""
+        return f", on {counted(plan.workers, 'GPU')}{fewer}"
     if role.name == "given":
         return "" if plan.fits else f", and does not fit: there are {byte_text(plan.memory_capacity_bytes)}"
     return f", as published ({role.source})"

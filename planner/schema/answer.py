@@ -464,13 +464,22 @@ def _role_keys(space: str, cost: Any) -> dict[str, Any]:
     return {"roles": key(several(entry), "Plans for other wishes than the best score.", default_factory=list)}
 
 
-def _layer_search_keys(cost: Any) -> dict[str, Any]:  # noqa: ARG001 - its plans stand with their cost alone
+def _layer_search_keys(cost: Any) -> dict[str, Any]:
+    from strategies.layerwise.simplest import FORGONE
+
     entry = record("LayerwiseCost", "A plan with a split per layer by its cost alone.", PlanHead, **_figures("layers"))
     return {
         "data_parallel": key(
             entry | None, "Best plain data parallelism on at most `gpus` workers; null: does not fit."
         ),
         "data_parallel_all": key(entry | None, "Plain data parallelism on all `gpus` workers; null: does not fit."),
+        "fastest": key(
+            cost | None,
+            "The best plan for the objective, where the plan to run is a simpler one within 1 % of it (`rank` 2: it comes next, listed "
+            "or not). null: the plan to run is the best.",
+        ),
+        "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
+        **_role_keys("layers", cost),
     }
 
 

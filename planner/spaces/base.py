@@ -40,10 +40,14 @@ if TYPE_CHECKING:
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
-__all__ = ["Found", "PlanSpace", "as_asked", "check_framework", "space_of"]
+__all__ = ["NEARLY", "Found", "PlanSpace", "as_asked", "check_framework", "space_of"]
 
 
+# A simpler plan is named first if it scores at most so much more than the best.
+NEARLY = 0.01
 _DEFAULT_TIME_LIMIT_S = 60.0
+# What follows a search has so long at least.
+_MOMENT_S = 1.0
 # A longer text of a setting says nothing in a table.
 _MOST_LETTERS = 24
 
@@ -80,6 +84,13 @@ class Found:
     fastest: RankedPlan | None = None
     forgone: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def led_by(self, first: Any, others: Sequence[Any], fastest: RankedPlan, forgone: Sequence[str]) -> Found:
+        """The same with a simpler plan to run first, as many as before at most."""
+        plans = [first, *others][: len(self.plans)]
+        return dataclasses.replace(
+            self, plans=plans, shown=min(self.shown, len(plans)), fastest=fastest, forgone=tuple(forgone)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +171,10 @@ class PlanSpace(AnswerSpace):
         plans = [candidate.plan for candidate in outcome.candidates]
         shown = min(self.resolved.request.top, len(plans))
         return Found(plans=plans, shown=shown, outcome=outcome)
+
+    def time_left_s(self, found: Found) -> float:
+        """How long what comes after a search may take: what is left of its limit, and a moment."""
+        return max(self.time_limit_s - found.wall_s, _MOMENT_S)
 
     def preferred(self, found: Found) -> Found:
         """What a search brought with the plan to run first: another than the best, where that is hardly better and harder to run."""

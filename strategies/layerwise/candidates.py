@@ -87,9 +87,9 @@ class Pool:
 
     @property
     def cutoff(self) -> float:
-        """Score of the K-th plan: what a further plan must beat."""
-        ranked = self.best()
-        return ranked[-1].score if len(ranked) == self._settings.top else float("inf")
+        """What a further plan must beat: the score of the K-th plan, or a limit on scores."""
+        ranked, most = self.best(), self._settings.cutoff
+        return min(ranked[-1].score, most) if len(ranked) == self._settings.top else most
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
@@ -118,6 +118,7 @@ class SearchSettings:
     wall_s: float = 60.0
     gap: float = 0.0
     solver: Method = "auto"
+    cutoff: float = float("inf")  # plans of a higher score are of no interest
 
 
 _WAYS_TO_CLOSE = ("solved", "bounded", "dominated", "infeasible", "open")

@@ -44,12 +44,14 @@ class Restriction:
 
     ``fixed`` maps a layer name to {degree name: degree}; degree names are the fields of Split; a degree of 0 means "all workers".
     Degrees not named are 1. ``by_batch``: every worker has whole layers and a part of the batch, or is alone; goes with plans of the
-    families `BATCH_FAMILIES` and with fixed degrees of the batch only.
+    families `BATCH_FAMILIES` and with fixed degrees of the batch only. ``one_dimension``: every layer with weights is split along one
+    dimension; what is counted is the space without it.
     """
 
     fixed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     family: str | None = None
     by_batch: bool = False
+    one_dimension: bool = False
 
     @property
     def allows_layers(self) -> bool:
@@ -65,15 +67,18 @@ class Restriction:
         """Splits that the restriction leaves to a layer, shape (splits,)."""
         keep = np.ones(len(table.workers), dtype=bool)
         if layer.name in self.fixed:
-            degrees = self.fixed[layer.name]
+            fixed = self.fixed[layer.name]
             for name in _DEGREES:
-                wanted = degrees.get(name, 1)
+                wanted = fixed.get(name, 1)
                 column: IntArray = getattr(table, name)
                 keep &= column == (table.workers if wanted == 0 else wanted)
         if self.by_batch:
             keep &= table.batch == table.workers
         if layer.weight_count > 0:
             keep &= self._family_mask(layer, table)
+            if self.one_dimension:
+                degrees = np.array([getattr(table, name) for name in _DEGREES])
+                keep &= degrees.max(axis=0) == table.workers
         return keep
 
     def _family_mask(self, layer: Layer, table: SplitTable) -> BoolArray:

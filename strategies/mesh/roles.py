@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.mesh.framework_rules import Values
 from costmodel.mesh.model import MeshModel
-from strategies.limits import Clock
+from strategies.limits import SPEED_KEPT, Clock
 from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
@@ -22,7 +22,6 @@ __all__ = [
     "DATA_PARALLEL",
     "HEADROOM_WITHIN",
     "MEMORY_STEPS",
-    "SPEED_KEPT",
     "as_published",
     "fewest_gpus",
     "first_of",
@@ -31,8 +30,6 @@ __all__ = [
 
 # The plan of least memory may score so much more than the best.
 HEADROOM_WITHIN = 0.05
-# The plan on fewest GPUs is at least so fast.
-SPEED_KEPT = 0.95
 # Memory is looked at in so many steps: what is less than one apart is the same to people.
 MEMORY_STEPS = 16
 _ONE = Bounds(values=(1,))

@@ -18,7 +18,8 @@ from planner.core.numbers import (
     time_unit,
 )
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.tables import column_maker, compared_words, memory_columns, paid_text, parts_table
+from planner.report.documents import first_plan_document
+from planner.report.tables import column_maker, memory_columns, parts_table
 
 __all__ = ["REPORT", "layer_totals"]
 
@@ -42,6 +43,7 @@ class LayerwiseReport(SpaceReport):
     """Reports about plans with a split per layer."""
 
     bottleneck_priority = 7
+    data_parallelism = "plain data parallelism"
 
     def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         return [column for column in super().size_columns(plans) if column.priority == 0]
@@ -68,7 +70,7 @@ class LayerwiseReport(SpaceReport):
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         best = answer.plans[0]
         alone = "does not fit at this global batch, so there is no speed-up over it"
-        return [*_versus_data_parallel(answer, best), *([("One worker", alone)] if best["speedup"] is None else [])]
+        return [("One worker", alone)] if best["speedup"] is None else []
 
     def estimate_blocks(self, estimate: Estimate) -> list[Block]:
         ranked = estimate.ranked
@@ -91,7 +93,9 @@ class LayerwiseReport(SpaceReport):
         return {name: None if plan is None else plan.record() for name, plan in answer.baselines.items()}
 
     def details_document(self, answer: Answer | Estimate) -> dict[str, Any]:
-        return {"totals": layer_totals(answer.tables["layers"])} if isinstance(answer, Estimate) else {}
+        if isinstance(answer, Estimate):
+            return {"totals": layer_totals(answer.tables["layers"])}
+        return first_plan_document(answer)
 
     def compared(self, answer: Answer) -> list[tuple[str, RankedPlan | None]]:
         every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
@@ -99,32 +103,6 @@ class LayerwiseReport(SpaceReport):
         if fewer is None or fewer.workers != answer.setting.gpus:
             rows.append(("data par., all GPUs", every))
         return rows
-
-
-def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, str]]:
-    gpus, objective = answer.setting.gpus, answer.objective
-    if gpus == 1:
-        return []
-    name = "Against data parallelism"
-    every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
-    if fewer is None:
-        return [(name, "plain data parallelism fits on no number of workers")]
-    on_all = f"on all {gpus} GPUs"
-    if every is not None:
-        text = f"{_compared(best, every, objective)} {on_all} ({paid_text(every, objective)})"
-    elif gpus > answer.setting.global_batch:
-        text = f"{on_all} it is impossible: a batch of {answer.setting.global_batch} has no {gpus} parts"
-    else:
-        text = f"{on_all} it does not fit"
-    if every is None or fewer.workers != every.workers:
-        text += (
-            f"; {_compared(best, fewer, objective)} on {fewer.workers}, its best number ({paid_text(fewer, objective)})"
-        )
-    return [(name, text)]
-
-
-def _compared(best: RankedPlan, other: RankedPlan, objective: str) -> str:
-    return f"{compared_words(other.score / best.score, objective)} plain data parallelism"
 
 
 def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
-from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, family_of_plan
+from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, family_of_plan, plan_key
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
 from costmodel.objectives import step_costs
@@ -28,6 +28,7 @@ from planner.core.answer import (
     LayerCost,
     Proof,
     RankedPlan,
+    Role,
     Sensitivity,
 )
 from planner.core.capacity import fit_figures, limit_notes
@@ -36,7 +37,7 @@ from planner.core.notes import Note
 from planner.core.numbers import byte_text
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved, resolve
-from planner.spaces.base import Found, PlanSpace, check_framework
+from planner.spaces.base import NEARLY, Found, PlanSpace, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words, split_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
 
@@ -126,6 +127,7 @@ class LayerwisePlanSpace(PlanSpace):
 
     name = "layers"
     declared = LAYERWISE_FIGURES
+    names_roles = True
 
     @property
     def free_layers(self) -> tuple[str, ...]:
@@ -165,6 +167,10 @@ class LayerwisePlanSpace(PlanSpace):
             solver=request.solver,
         )
 
+    def _settings_after(self, found: Found) -> SearchSettings:
+        """Limits of what comes after the search."""
+        return dataclasses.replace(self.settings(), wall_s=self.time_left_s(found))
+
     def _outcome(self, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
         from strategies.layerwise.search import search
 
@@ -181,6 +187,38 @@ class LayerwisePlanSpace(PlanSpace):
             return found
         plans = [candidate.plan for candidate in self._of_every_family(found.outcome, started)]
         return dataclasses.replace(found, plans=plans, shown=len(plans))
+
+    def preferred(self, found: Found) -> Found:
+        """The simplest plan first; where a family or splits are named, the best: what is asked for is not to be simpler."""
+        if self.request.fastest or self.is_spelled_out:
+            return found
+        from strategies.layerwise.simplest import forgone_by, simplest
+
+        graph, known = self.resolved.workload.graph, found.outcome.candidates
+        chosen = simplest(self.cache, self._settings_after(found), known, NEARLY)
+        if plan_key(graph, chosen.plan) == plan_key(graph, known[0].plan):
+            return found
+        (fastest,) = self.rank([known[0].plan], chosen.score)
+        others = [plan for plan in found.plans if plan_key(graph, plan) != plan_key(graph, chosen.plan)]
+        if self.request.diverse:
+            others = [plan for plan in others if family_of_plan(graph, plan) != chosen.family]
+        return found.led_by(
+            chosen.plan, others, dataclasses.replace(fastest, rank=2), forgone_by(graph, chosen, known[0])
+        )
+
+    def finished(self, answer: Answer, found: Found) -> Answer:
+        """The answer with the plan on the fewest GPUs that is nearly as fast as the best."""
+        best = answer.best
+        if self.score.per_device or best.workers == 1:
+            return answer
+        from strategies.layerwise.simplest import fewest_gpus
+        from strategies.limits import SPEED_KEPT
+
+        least = (answer.fastest or best).score / SPEED_KEPT
+        known = found.outcome.candidates
+        chosen = fewest_gpus(self.cache, self._settings_after(found), known, best.workers, least)
+        (ranked,) = (best,) if chosen is None else self.rank([chosen.plan], best.score)
+        return dataclasses.replace(answer, roles=(*answer.roles, Role(name="fewest_gpus", plan=ranked)))
 
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
@@ -240,7 +278,7 @@ class LayerwisePlanSpace(PlanSpace):
         proof = super().proof(found, plans)
         last = outcome.candidates[: self.resolved.request.top][-1].score
         is_top = proof.proven_optimal and outcome.rest_bound >= last * (1 - PROOF_SLACK)
-        is_top = is_top and not self.resolved.request.diverse
+        is_top = is_top and not self.resolved.request.diverse and found.fastest is None
         return dataclasses.replace(proof, proven_top=is_top, solver=", ".join(outcome.methods))
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.core.answer import RankedPlan
-from planner.spaces.base import Found
+from planner.spaces.base import NEARLY, Found
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import DISTINCT, MeshSettings
 from strategies.mesh.simplest import REQUIRED, WISHES, simplest
 
-__all__ = ["NEARLY", "with_first"]
+__all__ = ["with_first"]
 
-# A simpler plan may score so much more than the best.
-NEARLY = 0.01
 # A plan with stages of its own is better if it is better by more than this.
 _WORTH_SHOWING = 1e-4
 # A plan with splits of its own inside the blocks is a trainer to be written.
@@ -65,10 +63,7 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
         for plan in found.plans
         if (any(getattr(plan, name) != getattr(chosen.plan, name) for name in alike) if alike else plan != chosen.plan)
     ]
-    plans = [chosen.plan, *others][: len(found.plans)]
-    return dataclasses.replace(
-        found, plans=plans, shown=min(found.shown, len(plans)), fastest=fastest, forgone=tuple(forgone)
-    )
+    return found.led_by(chosen.plan, others, fastest, forgone)
 
 
 def _refined(space: MeshPlanSpace, settings: MeshSettings, outcome: Any) -> tuple[RankedPlan | None, Sequence[Any]]:

@@ -11,7 +11,7 @@ from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import byte_text, duration_text, percent, significant
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.documents import with_plan
+from planner.report.documents import first_plan_document, with_plan
 from planner.report.tables import column_maker, memory_columns, rows_table
 from planner.spaces.mesh.plans import mesh_plan_in_words, splits_in_words
 
@@ -92,11 +92,9 @@ class MeshReport(SpaceReport):
         if isinstance(answer, Estimate):
             check = answer.details.get("split")
             return {"split": None if check is None else split_document(check)}
-        refined, fastest = (None if p is None else with_plan(answer, p) for p in (answer.refined, answer.fastest))
         return {
-            "refined": refined,
-            "fastest": fastest,
-            "forgone": list(answer.forgone),
+            "refined": None if answer.refined is None else with_plan(answer, answer.refined),
+            **first_plan_document(answer),
             "splits": [split_document(check) for check in answer.details.get("splits", ())],
         }
 

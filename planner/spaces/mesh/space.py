@@ -65,8 +65,6 @@ __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 
 # Pieces of work that a search for a sentence may take: some seconds, where most take a tenth of one.
 EFFORT = 5_000
-# What follows the search has so long at least.
-_MOMENT_S = 1.0
 # Parts of the step in which devices wait for the network.
 _COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
 # Relative room below which a host is full.
@@ -171,9 +169,8 @@ class MeshPlanSpace(PlanSpace):
         )
 
     def _settings_after(self, found: Found) -> MeshSettings:
-        """Limits of what comes after the search: the time that is left of it, and a moment."""
-        settings = self.settings()
-        return dataclasses.replace(settings, wall_s=max(settings.wall_s - found.wall_s, _MOMENT_S))
+        """Limits of what comes after the search."""
+        return dataclasses.replace(self.settings(), wall_s=self.time_left_s(found))
 
     def outcome(self, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
         """Search with the same cost model."""

@@ -15,7 +15,7 @@ from planner.report.roles import FORGONE_WORDS
 from planner.report.text import plain_text
 from planner.report.uncertainty import benchmark_sentence
 from planner.spaces.ask import explain, optimize
-from planner.spaces.mesh.first_plan import NEARLY
+from planner.spaces.base import NEARLY
 from strategies.mesh.simplest import FORGONE
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 

@@ -1,0 +1,124 @@
+"""The simplest of the plans with a split per layer that are nearly as good as the best.
+
+Families go from the simplest to the hardest to run (`FAMILIES_BY_SIMPLICITY`); the first that has a plan within the limit wins. Of its
+plans, those that split every layer along one dimension are simpler. What remains is the best such plan, found by an exact search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.tables import CostCache
+from costmodel.network.graph import Graph
+from strategies.layerwise.candidates import Candidate, SearchSettings
+from strategies.layerwise.search import search
+from strategies.layerwise.space import BATCH_FAMILIES
+from strategies.limits import Clock
+
+__all__ = ["FAMILIES_BY_SIMPLICITY", "FORGONE", "fewest_gpus", "forgone_by", "simplest"]
+
+# Few people have split the channels of convolutions, or rows; what needs several kinds of splits in one layer is written for one network.
+FAMILIES_BY_SIMPLICITY = ("one-device", "data", "hybrid", "model", "pipeline", "spatial", "mixed")
+# What a plan of a simpler family has that one of these lacks, by its name in the published JSON.
+_LACKED = {
+    "data": "one_device",
+    "hybrid": "no_hybrid_parallelism",
+    "model": "no_model_parallelism",
+    "pipeline": "no_pipeline",
+    "spatial": "no_row_splits",
+    "mixed": "no_mixed_splits",
+}
+_ONE_DIMENSION = "one_dimension_per_layer"
+
+# What a plan to run may have that the best plan lacks.
+FORGONE: tuple[str, ...] = (*_LACKED.values(), _ONE_DIMENSION)
+
+
+def simplest(cache: CostCache, settings: SearchSettings, known: Sequence[Candidate], within_share: float) -> Candidate:
+    """The simplest plan that is nearly as good as the best.
+
+    Parameters
+    ----------
+    cache : CostCache
+    settings : SearchSettings
+        Of the search that found the best; ``wall_s`` is for all searches here together.
+    known : sequence of Candidate
+        What that search found, best first.
+    within_share : float
+        How much more the plan may score than the best.
+    """
+    best, graph, clock = known[0], cache.workload.graph, Clock(limit_s=settings.wall_s)
+    asked = replace(settings, top=1, cutoff=best.score * (1.0 + within_share))
+    only = settings.restriction.family
+    families = FAMILIES_BY_SIMPLICITY[: FAMILIES_BY_SIMPLICITY.index(best.family) + 1] if only is None else (only,)
+
+    def first(family: str, *, one_dimension: bool) -> Candidate | None:
+        # The list of the best plans has the best of each family that it has at all.
+        near = [c for c in known if c.family == family and (not one_dimension or _has_one_dimension(graph, c.plan))]
+        if near:
+            return near[0] if near[0].score <= asked.cutoff else None
+        part = replace(settings.restriction, family=family, one_dimension=one_dimension)
+        found = search(
+            cache.workload, cache.cluster, replace(asked, restriction=part, wall_s=clock.left_s), cache=cache
+        )
+        return next((c for c in found.candidates if c.score <= asked.cutoff), None)
+
+    for family in families:
+        if settings.restriction.by_batch and family not in BATCH_FAMILIES:
+            break
+        chosen = first(family, one_dimension=False)
+        if chosen is not None:
+            if family == "pipeline" or _has_one_dimension(graph, chosen.plan):
+                return chosen
+            return first(family, one_dimension=True) or chosen
+    return best
+
+
+def forgone_by(graph: Graph, chosen: Candidate, best: Candidate) -> tuple[str, ...]:
+    """What a plan has that the best one lacks."""
+    names = [] if chosen.family == best.family else [_LACKED[best.family]]
+    if _has_one_dimension(graph, chosen.plan) and not _has_one_dimension(graph, best.plan):
+        names.append(_ONE_DIMENSION)
+    return tuple(names)
+
+
+def fewest_gpus(
+    cache: CostCache, settings: SearchSettings, known: Sequence[Candidate], most: int, cutoff: float
+) -> Candidate | None:
+    """The best plan on the fewest GPUs that scores at most a limit.
+
+    Parameters
+    ----------
+    cache : CostCache
+    settings : SearchSettings
+        Of the search that found the best; ``wall_s`` is for all searches here together.
+    known : sequence of Candidate
+        Plans of that search.
+    most : int
+        GPUs that are enough.
+    cutoff : float
+    """
+    clock = Clock(limit_s=settings.wall_s)
+    chosen = min((c for c in known if c.score <= cutoff and c.plan.workers < most), key=_by_gpus, default=None)
+    low, high = 1, most if chosen is None else chosen.plan.workers
+    while low < high:
+        middle = (low + high) // 2
+        asked = replace(settings, top=1, cutoff=cutoff, max_workers=middle, wall_s=clock.left_s)
+        found = search(cache.workload, cache.cluster, asked, cache=cache).candidates
+        if found and found[0].score <= cutoff:
+            chosen, high = found[0], found[0].plan.workers
+        else:
+            low = middle + 1
+    return chosen
+
+
+def _by_gpus(candidate: Candidate) -> tuple[int, float]:
+    return candidate.plan.workers, candidate.score
+
+
+def _has_one_dimension(graph: Graph, plan: Plan) -> bool:
+    """Whether every layer with weights is split along one dimension."""
+    splits = [split for layer, split in zip(graph.layers, plan.splits, strict=True) if layer.weight_count > 0]
+    return all(sum(degree > 1 for degree in split.degrees) <= 1 for split in splits)
