@@ -716,7 +716,7 @@ class _First(TypedDict, total=False):
         Option(
             "--fastest",
             None,
-            "Name the fastest plan first, as of serving and of mixed groups always, and where --family or --fix says what is wanted. "
+            "Name the fastest plan first, as of serving and of several kinds of GPUs always, and where a family or splits are fixed. "
             "Default: the simplest within 1 % of it, activations on the device.",
             panel=SEARCH,
         ),

@@ -76,7 +76,7 @@ def test_nothing_depends_on_the_named_families(trick: Answer) -> None:
 @pytest.mark.parametrize("memory_limit", [None, "1 GiB"])
 @pytest.mark.parametrize(("model", "gpus", "batch"), [("alexnet", 6, 128), ("mlp", 12, 64), ("nin", 4, 256)])
 def test_the_list_is_what_it_says(model: str, gpus: int, batch: int, memory_limit: str | None) -> None:
-    request = Request(model=model, gpus=gpus, batch=batch, memory_limit=memory_limit, top=7)
+    request = Request(model=model, gpus=gpus, batch=batch, memory_limit=memory_limit, top=7, fastest=True)
     result = optimize(request)
     graph = resolve(request).workload.graph
     times = [plan.step_time_s for plan in result.plans]
@@ -94,7 +94,7 @@ def test_the_list_is_what_it_says(model: str, gpus: int, batch: int, memory_limi
 @pytest.mark.e2e
 @pytest.mark.parametrize("family", ["data", "model", "hybrid", "spatial", "pipeline"])
 def test_families_are_regions_of_the_space(family: str) -> None:
-    best = optimize(Request(model="alexnet", gpus=4, top=1))
+    best = optimize(Request(model="alexnet", gpus=4, top=1, fastest=True))
     inside = optimize(Request(model="alexnet", gpus=4, top=1, family=family))
     assert inside.plans[0].family == family
     assert inside.plans[0].step_time_s >= best.plans[0].step_time_s * (1 - 1e-12)
@@ -103,8 +103,8 @@ def test_families_are_regions_of_the_space(family: str) -> None:
 
 @pytest.mark.e2e
 def test_diverse_shows_the_best_of_every_family() -> None:
-    plain = optimize(Request(model="alexnet", gpus=4, top=1))
-    diverse = optimize(Request(model="alexnet", gpus=4, top=3, diverse=True))
+    plain = optimize(Request(model="alexnet", gpus=4, top=1, fastest=True))
+    diverse = optimize(Request(model="alexnet", gpus=4, top=3, diverse=True, fastest=True))
     families = [plan.family for plan in diverse.plans]
     assert len(families) == len(set(families)) >= 5
     assert diverse.plans[0].step_time_s == pytest.approx(plain.plans[0].step_time_s, rel=1e-12)
@@ -117,7 +117,7 @@ def test_diverse_shows_the_best_of_every_family() -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("change", "value"), [("gpus", 12), ("memory_limit", "2 GiB"), ("batch", 64)])
 def test_more_of_everything_is_never_slower(change: str, value: object) -> None:
-    base = {"model": "nin", "gpus": 6, "batch": 128, "memory_limit": "1 GiB", "top": 1}
+    base = {"model": "nin", "gpus": 6, "batch": 128, "memory_limit": "1 GiB", "top": 1, "fastest": True}
     smaller = optimize(Request(**base))  # type: ignore[arg-type]
     larger = optimize(Request(**{**base, change: value}))  # type: ignore[arg-type]
     assert larger.plans[0].step_time_s <= smaller.plans[0].step_time_s * (1 + 1e-12)

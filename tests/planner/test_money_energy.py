@@ -206,8 +206,8 @@ def test_the_answer_in_words(answer: Any) -> None:
         " J per step (80 % interval",
         "is more energy-efficient than the first",
         "W of a computing GPU",
-        "x more energy-efficient than plain data parallelism on all 4 GPUs",
-        "as good as plain data parallelism on 1, its best number",
+        "Plan 1: the most energy-efficient; plain data parallelism",
+        "Data parallelism on all GPUs: 2.20x worse (",
     ):
         assert words in out
     document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"))

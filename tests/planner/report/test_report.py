@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.layerwise.plan import Plan
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, significant, used_of_total
@@ -244,15 +245,23 @@ def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
 
 
 def test_the_answer_compares_with_data_parallelism(make_result: MakeResult, make_ranked: MakeRanked) -> None:
-    text = sentences(make_result())
-    assert "1.50x faster than plain data parallelism on all 16 GPUs (6.00 ms" in text
-    assert "1.25x faster than plain data parallelism on 8, its best number (5.00 ms" in text
-    assert "on all 16 GPUs it does not fit" in sentences(make_result(data_parallel_all=None))
-    assert "fits on no number" in sentences(make_result(data_parallel_all=None, data_parallel=None))
+    fewer = Plan(workers=8, num_micro_batches=1, splits=(), collectives=())
+    every = Plan(workers=16, num_micro_batches=1, splits=(), collectives=())
+    some = make_ranked(workers=8, step_time_s=0.005, family="data", summary="data x8, ring", plan=fewer)
+    most = make_ranked(step_time_s=0.006, family="data", summary="data x16, ring", plan=every)
+
+    def lines(**baselines: RankedPlan | None) -> str:
+        text = sentences(make_result(**baselines))
+        return " ".join(text[text.index("Roles") :].split())
+
+    text = lines(data_parallel=some, data_parallel_all=most)
+    assert "Plan 1: the fastest Data parallelism: 25.0 % slower (5.00 ms, " in text
+    assert ") with plain data parallelism: data x8, ring Data parallelism on all GPUs: 1.50x slower (6.00 ms, " in text
+    assert "on 16 GPUs: data x16, ring" in text
+    assert "Data parallelism on all GPUs: does not fit" in lines(data_parallel=some, data_parallel_all=None)
+    assert "no plan with plain data parallelism fits" in lines(data_parallel=None, data_parallel_all=None)
     same = make_ranked(family="data")
-    assert "as fast as plain data" in sentences(make_result(data_parallel_all=same, data_parallel=same))
-    close = make_ranked(step_time_s=0.004 * 1.0004)
-    assert "1.0004x faster" in sentences(make_result(data_parallel_all=close, data_parallel=close))
+    assert "Plan 1: the fastest; plain data parallelism" in lines(data_parallel=same, data_parallel_all=same)
 
 
 def test_fewer_workers_are_pointed_out(make_result: MakeResult, make_ranked: MakeRanked) -> None:

@@ -133,6 +133,8 @@ def test_a_limit_on_scores_keeps_what_is_below_it() -> None:
     best = min(plan.score for plan in known)
     settings = SearchSettings(max_workers=WORKERS, capacity_bytes=capacity, top=1)
     for cutoff, is_found in ((best * 1.001, True), (best * 0.999, False)):
-        found = search(case, CLUSTER, SearchSettings(max_workers=WORKERS, capacity_bytes=capacity, top=1, cutoff=cutoff))
+        found = search(
+            case, CLUSTER, SearchSettings(max_workers=WORKERS, capacity_bytes=capacity, top=1, cutoff=cutoff)
+        )
         assert any(c.score <= cutoff for c in found.candidates) == is_found
     assert search(case, CLUSTER, settings).candidates[0].score == pytest.approx(best, rel=1e-9)

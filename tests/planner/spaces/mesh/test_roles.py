@@ -131,4 +131,4 @@ def test_python_names_them() -> None:
     found = planner.optimize("llama3-8b", gpus=16, batch=128)
     assert set(found.roles) == {"fastest", "data_parallel", "most_headroom", "fewest_gpus", "published"}
     assert found.roles["published"].settings["cp"] == 2
-    assert planner.optimize("alexnet", gpus=2).roles == {}
+    assert planner.optimize("alexnet", gpus=1).roles == {}
