@@ -59,7 +59,8 @@ def optimize_beside(request: Request, plan: Any, progress: Progress | None = Non
     space = space_of(resolve(request))
     if not space.names_roles:
         raise UsageError(
-            f"--plan and --from of 'planner optimize' are for {SPACES['mesh'].plans}, and this is about {SPACES[space.name].plans}; "
+            f"--plan and --from of 'planner optimize' are for {SPACES['mesh'].plans} or {SPACES['layers'].plans}, "
+            f"and this is about {SPACES[space.name].plans}; "
             "'planner explain --plan FILE' compares a plan with the best"
         )
     if plan is None:

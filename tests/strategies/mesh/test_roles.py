@@ -12,11 +12,10 @@ import pytest
 from costmodel.mesh.framework_rules import Span
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
-from strategies.limits import UNLIMITED
+from strategies.limits import SPEED_KEPT, UNLIMITED
 from strategies.mesh.roles import (
     HEADROOM_WITHIN,
     MEMORY_STEPS,
-    SPEED_KEPT,
     as_published,
     fewest_gpus,
     most_headroom,
