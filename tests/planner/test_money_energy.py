@@ -206,7 +206,7 @@ def test_the_answer_in_words(answer: Any) -> None:
         " J per step (80 % interval",
         "is more energy-efficient than the first",
         "W of a computing GPU",
-        "Plan 1: the most energy-efficient; plain data parallelism",
+        "Plan 1 is: the most energy-efficient; plain data parallelism",
         "Data parallelism on all GPUs: 2.20x worse (",
     ):
         assert words in out

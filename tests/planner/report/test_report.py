@@ -255,13 +255,13 @@ def test_the_answer_compares_with_data_parallelism(make_result: MakeResult, make
         return " ".join(text[text.index("Roles") :].split())
 
     text = lines(data_parallel=some, data_parallel_all=most)
-    assert "Plan 1: the fastest Data parallelism: 25.0 % slower (5.00 ms, " in text
+    assert "Plan 1 is: the fastest Data parallelism: 25.0 % slower (5.00 ms, " in text
     assert ") with plain data parallelism: data x8, ring Data parallelism on all GPUs: 1.50x slower (6.00 ms, " in text
     assert "on 16 GPUs: data x16, ring" in text
     assert "Data parallelism on all GPUs: does not fit" in lines(data_parallel=some, data_parallel_all=None)
     assert "no plan with plain data parallelism fits" in lines(data_parallel=None, data_parallel_all=None)
     same = make_ranked(family="data")
-    assert "Plan 1: the fastest; plain data parallelism" in lines(data_parallel=same, data_parallel_all=same)
+    assert "Plan 1 is: the fastest; plain data parallelism" in lines(data_parallel=same, data_parallel_all=same)
 
 
 def test_fewer_workers_are_pointed_out(make_result: MakeResult, make_ranked: MakeRanked) -> None:

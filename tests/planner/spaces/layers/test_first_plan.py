@@ -78,7 +78,7 @@ def test_the_answer_says_what_others_cost(answered: Any) -> None:
     plain, every = answered.baselines["data_parallel"], answered.baselines["data_parallel_all"]
     for baseline, title in ((plain, "Data parallelism"), (every, "Data parallelism on all GPUs")):
         assert f"{title}: {baseline.score / answered.best.score:.2f}x slower" in said
-    assert "none that has 95 % of the speed was found on fewer GPUs" in said
+    assert "fewest GPUs (no plan with 95 % of the speed was found on fewer)" in said
     document = search_report(answered).data()
     assert document["fastest"]["family"] == "mixed"
     assert [entry["roles"] for entry in document["roles"]] == [
