@@ -45,6 +45,7 @@ from planner.report.tables import (
     column_maker,
     comparison_table,
     gap_text,
+    largest_parts,
     link_blocks,
     parts_table,
     ranked_table,
@@ -60,9 +61,6 @@ from planner.report.uncertainty import (
     sensitivity_facts,
     span_text,
 )
-
-# Parts of the time that a headline names: so many, and none below this share.
-_NAMED, _LEAST = 4, 0.005
 
 __all__ = [
     "SpaceReport",
@@ -161,7 +159,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     launch += ", " if target else " ('planner list exporters'), "
     facts = [
         *_verdict(answer, best),
-        ("Limited by", f"{best.bottleneck} (of the time: {_largest_parts(best)})"),
+        ("Limited by", _limits(best)),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
@@ -226,11 +224,10 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
-def _largest_parts(plan: RankedPlan) -> str:
-    """The largest parts of the time, as shares of it."""
-    parts = sorted(plan.labelled_parts(plan.main).items(), key=lambda part: -part[1])
-    whole = sum(value for _, value in parts)
-    return ", ".join(f"{word} {percent(value / whole)}" for word, value in parts[:_NAMED] if value >= _LEAST * whole)
+def _limits(plan: RankedPlan) -> str:
+    """What limits a plan, and what its time goes to."""
+    parts = sorted(largest_parts(plan).items(), key=lambda part: -part[1])
+    return f"{plan.bottleneck} (of the time: {', '.join(f'{word} {percent(share)}' for word, share in parts)})"
 
 
 def _proof(answer: Answer, better: str) -> str:

@@ -13,12 +13,9 @@ from planner.core.objectives import better_word
 from planner.report.figures.kinds import COLOURS, colour_of
 from planner.report.page import escaped, facts
 from planner.report.roles import role_line, roles_of
-from planner.report.tables import gap_text, paid_text
+from planner.report.tables import gap_text, largest_parts, paid_text
 
 __all__ = ["FIRST_STYLE", "Launch", "first_facts", "first_screen"]
-
-# Parts of a step that are named; a smaller one is one of the others.
-_NAMED, _LEAST = 4, 0.005
 
 
 def _rules(shade: int) -> str:
@@ -161,21 +158,16 @@ def _filled(plan: RankedPlan) -> str:
 
 def _parts(plan: RankedPlan) -> str:
     """What the time is made of: the bar, and the largest parts in words."""
-    parts = {word: value for word, value in plan.labelled_parts(plan.main).items() if value > 0.0}
-    total = sum(parts.values())
-    if not total > 0.0:
-        return ""
-    named = sorted(parts, key=lambda word: -parts[word])[:_NAMED]
-    named = [word for word in parts if word in named and parts[word] >= _LEAST * total]
-    shown = [(word, parts[word] / total, colour_of(word, n)) for n, word in enumerate(parts) if word in named]
-    left = 1.0 - sum(share for _, share, _ in shown)
-    if left >= _LEAST:
-        shown.append(("other", left, "ink"))
+    numbers = {word: n for n, word in enumerate(plan.labelled_parts(plan.main))}
+    shown = [
+        (word, share, colour_of(word, numbers[word]) if word in numbers else "ink")
+        for word, share in largest_parts(plan).items()
+    ]
     bar = "".join(f'<i class="{colour}" style="width:{_share(share)}"></i>' for _, share, colour in shown)
     key = "".join(
         f'<span><b class="{colour}"></b>{escaped(word)} {percent(share)}</span>' for word, share, colour in shown
     )
-    return f'<div class="bar">{bar}</div><p class="key">{key}</p>'
+    return f'<div class="bar">{bar}</div><p class="key">{key}</p>' if shown else ""
 
 
 def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ __all__ = [
     "compared_words",
     "comparison_table",
     "gap_text",
+    "largest_parts",
     "link_blocks",
     "paid_text",
     "parts_table",
@@ -41,6 +42,18 @@ __all__ = [
 ]
 
 _WIDTH = 30
+# Parts of a time that a headline names: so many, and none below this share.
+_NAMED, _LEAST = 4, 0.005
+
+
+def largest_parts(plan: RankedPlan) -> dict[str, float]:
+    """Shares of the largest parts of a plan's time by what people call them, in their order; "other": of the rest, where it counts."""
+    parts = plan.labelled_parts(plan.main)
+    whole = sum(parts.values())
+    least = max(_LEAST * whole, sorted(parts.values())[-_NAMED:][0])
+    found = {word: value / whole for word, value in parts.items() if value >= least and value > 0.0}
+    left = 1.0 - sum(found.values())
+    return found | ({"other": left} if found and left >= _LEAST else {})
 
 
 def waterfall(values: Sequence[float], total: float, width: int = _WIDTH) -> tuple[str, ...]:

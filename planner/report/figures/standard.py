@@ -108,7 +108,7 @@ def time_parts(name: str, caption: str, plans: Mapping[str, RankedPlan], figure:
 
 def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Rows:
     """Stacked parts of the memory of the fullest device."""
-    capacities = [plan.memory_capacity_bytes for plan in plans.values()]
+    capacities = [plan.memory_there_bytes for plan in plans.values()]
     least, capacity = min(capacities), max(capacities)
     most = max(plan.memory_bytes_per_gpu for plan in plans.values())
     unit = byte_unit(most)
@@ -129,7 +129,7 @@ def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Rows:
         caption=f"What fills the memory of the fullest GPU of each plan{about}.",
         axis=f"memory per GPU ({unit.name})",
         rows=tuple(
-            _row(label, plan) if least == capacity else f"{label} (a GPU of {byte_text(plan.memory_capacity_bytes)})"
+            _row(label, plan) if least == capacity else f"{label} (a GPU of {byte_text(plan.memory_there_bytes)})"
             for label, plan in plans.items()
         ),
         boxes=_stacked(plans, parts, unit, byte_text),

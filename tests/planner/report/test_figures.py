@@ -296,12 +296,12 @@ def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     shown = shown_plans(answer)
     figure = memory(shown, answer.space)
     assert figure.limit is None or "its capacity" in figure.caption
-    less = {"memory_capacity_bytes": shown["#1"].memory_capacity_bytes / 2}
+    less = {"gpu_memory_bytes": shown["#1"].memory_there_bytes / 2}
     half = replace(shown["#2"], figures={**shown["#2"].figures, **less})
     mixed = memory({**shown, "#2": half}, answer.space)
     assert mixed.limit is None
     assert "capacity" not in mixed.caption
-    assert mixed.rows[:2] == ("#1 (a GPU of 75.7 GiB)", "#2 (a GPU of 37.8 GiB)")
+    assert mixed.rows[:2] == ("#1 (a GPU of 79.6 GiB)", "#2 (a GPU of 39.8 GiB)")
 
 
 def test_a_caption_promises_a_line_only_where_there_is_one() -> None:
