@@ -72,4 +72,6 @@ def _assumed_keys(text: str) -> set[str]:
     ['bandwidth', 'latency']
     """
     clauses = (clause.partition(":") for clause in text.split(";"))
-    return {key for keys, _, why in clauses if why.strip().startswith("assumption") for key in re.findall(r"\w+", keys)}
+    return {
+        key for keys, _, why in clauses if why.strip().startswith("assumption") for key in re.findall(r"\w+", keys)
+    } - {"and"}
