@@ -144,7 +144,7 @@ def command_line(rng: random.Random) -> list[str]:
     return line
 
 
-@mostly("fuzz", "seed", range(100), quick=2)
+@mostly("fuzz", "seed", range(100), quick=2, every=30)
 def test_any_command_line_is_answered_or_refused_in_words(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -422,7 +422,7 @@ def _random_decoder(rng: random.Random) -> dict[str, Any]:
     return sizes
 
 
-@mostly("fuzz", "seed", range(500), quick=16)
+@mostly("fuzz", "seed", range(500), quick=16, every=150)
 def test_an_exported_plan_is_read_back_and_costs_the_same(seed: int, answer: Any, tmp_path: Path) -> None:
     """Three in four have a split per layer, the others run over a mesh, some as a framework runs them."""
     rng = random.Random(seed)

@@ -100,7 +100,7 @@ def test_plans_run_as_predicted(world: int, tmp_path: Path) -> None:
             assert rest == pytest.approx(moved), name
 
 
-@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("world", [2, 4, pytest.param(8, marks=pytest.mark.release)])
 def test_whole_networks_compute_what_one_rank_computes(world: int, tmp_path: Path) -> None:
     cases = {
         f"{network}-{name}": (network, name) for network in whole_networks.NETWORKS for name in whole_networks.PLANS

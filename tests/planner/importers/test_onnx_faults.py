@@ -347,7 +347,7 @@ def spoil(made: Any, rng: random.Random) -> None:
         made.opset_import[0].version = rng.choice([1, 9, 13, 21])
 
 
-@mostly("fuzz", "seed", range(100), quick=2)
+@mostly("fuzz", "seed", range(100), quick=2, every=50)
 def test_spoiled_networks_are_one_error_or_another_network(seed: int, tmp_path: Path) -> None:
     """Twenty each, up to three things spoiled in each."""
     path, rng, made = tmp_path / "net.onnx", random.Random(seed), networks()

@@ -300,7 +300,7 @@ def spoil(parts: dict[str, bytes], rng: random.Random) -> None:
     parts[name] = json.dumps(content).encode()
 
 
-@mostly("fuzz", "seed", range(50), quick=2)
+@mostly("fuzz", "seed", range(50), quick=2, every=20)
 def test_spoiled_archives_are_one_error_or_another_network(
     seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

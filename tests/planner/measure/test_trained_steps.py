@@ -16,7 +16,8 @@ import planner
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytest.importorskip("scipy", reason="needs scipy (extra 'calibrate')")
-pytestmark = pytest.mark.e2e
+# What other programs do to a shared machine is more than the error that is looked for.
+pytestmark = pytest.mark.release
 
 RANK = Path(__file__).with_name("trained_rank.py")
 HAS_GPU = torch.cuda.is_available()

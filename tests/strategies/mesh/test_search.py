@@ -349,7 +349,7 @@ def cluster_of_hosts(rng: random.Random, per_node: int, host: Host) -> Cluster:
     return replace(cluster, groups=(DeviceGroup(device=device),), host=host)
 
 
-@mostly("exact", "seed", range(300), quick=40)
+@mostly("exact", "seed", range(300), quick=40, every=100)
 def test_the_best_plans_are_those_of_brute_force_with_a_quick_host(seed: int) -> None:
     """Tiny networks on ordinary clusters: hosts of PCIe 4 to NVLink-C2C with the memory of one to two sockets; some have no room."""
     rng = random.Random(seed)

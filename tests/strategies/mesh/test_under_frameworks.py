@@ -44,7 +44,13 @@ def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
     _check(name, workload, cluster, min(workers, 4), MeshRestriction(degrees=degrees))
 
 
-@mostly("exact", ("name", "tens"), [(name, tens) for tens in range(10) for name in EXPORTED], quick=0)
+@mostly(
+    "exact",
+    ("name", "tens"),
+    [(name, tens) for tens in range(10) for name in EXPORTED],
+    quick=0,
+    every=3 * len(EXPORTED),
+)
 def test_a_hundred_problems_of_every_framework_that_is_exported(name: str, tens: int) -> None:
     """Ten at a time; networks that the framework does not train are passed over."""
     assert sum(itertools.islice(filter(None, (_problem(name, 1000 * (tens + 1) + n) for n in range(100))), 10)) == 10
