@@ -39,7 +39,7 @@ class SearchResult(Written):
     --------
     >>> import planner
     >>> result = planner.optimize("alexnet", gpus=4, top=3)
-    >>> result.proven, len(result), result.best.step_time_s == result.bound
+    >>> result.proven, len(result), result.best.step_time_s <= 1.01 * result.bound
     (True, 3, True)
     """
 

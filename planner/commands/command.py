@@ -207,6 +207,14 @@ class GroupedCommand(TyperCommand):
         arguments = [p.metavar or p.name or "" for p in self.get_params(ctx) if p.param_type_name == "argument"]
         return ["[OPTIONS]", *arguments]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a list that is given twice: the last would be taken, without a word about the first."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in order:
+            if parameter.metavar == "LIST" and order.count(parameter) > 1:
+                ctx.fail(f"{max(parameter.opts, key=len)}: is given twice; separate the names with commas")
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then the groups."""
         arguments: list[tuple[str, str]] = []

@@ -46,7 +46,7 @@ def launch_of(answer: Answer | Estimate) -> Launch:
     Examples
     --------
     >>> import planner
-    >>> launch = launch_of(planner.estimate("llama3-8b", gpus=16, batch=32, tp=8).raw)
+    >>> launch = launch_of(planner.estimate("llama3-8b", gpus=16, batch=32, tp=8, framework="megatron-lm").raw)
     >>> launch.target, launch.commands[-1]
     ('megatron', 'sbatch train.slurm')
     """

@@ -155,7 +155,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
     )
     keep = "--export plan.yaml keeps the plan, " if exported is None else ""
-    launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'}' writes its launch files"
+    launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'} -o run' writes its launch files"
     launch += ", " if target else " ('planner list exporters'), "
     facts = [
         *_verdict(answer, best),

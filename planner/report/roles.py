@@ -78,7 +78,7 @@ def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
             found.append(([role], role.plan))
         else:
             same.append(role)
-    return [(roles, plan) for roles, plan in found if roles]
+    return [(roles, plan) for roles, plan in found if roles or (plan is answer.best and answer.fastest is not None)]
 
 
 def roles_blocks(answer: Answer) -> list[Block]:
@@ -90,22 +90,27 @@ def roles_blocks(answer: Answer) -> list[Block]:
 def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) -> tuple[str, str]:
     """What a plan is called, and why it is named."""
     best, plain = best_word(answer.objective), answer.space.report.data_parallelism
+    if plan is not None and plan.plan == answer.best.plan:
+        words = {"best": best.lower(), "data_parallelism": plain}
+        said = [_SAME[role.name].format(source=role.source, **words) for role in roles]
+        if answer.fastest is not None:
+            said.insert(0, f"the simplest within 1 % of the {best.lower()}")
+        return f"Plan {answer.best.rank} is", "; ".join(said)
     title = best if roles[0].name == "fastest" else TITLES[roles[0].name]
     if plan is None:
         setting = answer.setting
         too_few = f"a batch of {setting.global_batch} has no {setting.gpus} parts"
         why_not = too_few if setting.gpus > setting.global_batch else "does not fit"
         return title, _NONE[roles[0].name].format(source=roles[0].source, why_not=why_not, data_parallelism=plain)
-    if plan.plan == answer.best.plan:
-        words = {"best": best.lower(), "data_parallelism": plain}
-        said = [_SAME[role.name].format(source=role.source, **words) for role in roles]
-        return f"Plan {answer.best.rank} is", "; ".join(said)
     listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)
     # One reason is enough: the others show in the figures.
-    also = "".join(f"; also {TITLES[role.name].lower()}" for role in roles[1:])
+    also = "".join(f"; also {TITLES[role.name][0].lower()}{TITLES[role.name][1:]}" for role in roles[1:])
     ends = "; --fastest names it first" if roles[0].name == "fastest" else ""
-    return title, f"{_gap(answer, plan)} ({paid_text(plan, answer.objective)}){why}: {listed}{also}{ends}"
+    # The reasons of two roles say it.
+    other = plan.workers != answer.best.workers and roles[0].name not in ("fewest_gpus", "data_parallel_all")
+    on = f", on {counted(plan.workers, 'GPU')}" if other else ""
+    return title, f"{_gap(answer, plan)} ({paid_text(plan, answer.objective)}{on}){why}: {listed}{also}{ends}"
 
 
 def _gap(answer: Answer, plan: RankedPlan) -> str:

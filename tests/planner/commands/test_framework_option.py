@@ -204,6 +204,10 @@ def test_a_plan_file_with_other_splits_is_refused(tmp_path: Path) -> None:
         ("optimize gpt2 --cluster a100-v100 --framework megatron-lm", "all stages as many devices"),
         ("optimize llama3-8b --gpus 8 --mode inference --framework megatron-lm", "name a serving engine"),
         ("optimize alexnet --gpus 2 --mode inference --framework vllm", "serves transformers only"),
+        (
+            "optimize gpt2 --framework torchtitan --framework deepspeed",
+            "is given twice; separate the names with commas",
+        ),
     ],
 )
 def test_what_a_framework_cannot_run_is_refused(words: str, message: str, fails: Any) -> None:
