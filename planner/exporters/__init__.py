@@ -111,6 +111,8 @@ def target_for(framework: str) -> str:
     >>> target_for("megatron-lm"), target_for("caffe")
     ('megatron', '')
     """
+    if not framework:  # exporters bring all of the cost model
+        return ""
     return next((target for target in EXPORTERS if framework == exporter_of(target).FRAMEWORK), "")
 
 

@@ -109,7 +109,9 @@ def test_nothing_fits_names_the_host() -> None:
     assert found is not None, text
     assert "44.7 GiB (55.9 GiB per 8 GPUs, of which 80.0 % for tensors)" in text
     assert "optimizer state and master weights (" in text
-    assert re.search(r"on the GPU it needs [0-9.]+ GiB of 67.0 GiB of 80.0 GiB to plan with, where the largest part is ", text)
+    assert re.search(
+        r"on the GPU it needs [0-9.]+ GiB of 67.0 GiB of 80.0 GiB to plan with, where the largest part is ", text
+    )
     assert "it fits" in text  # the way out
     needed = float(found[2]) * 2**30
     assert needed > USABLE_SHARE * 60e9
