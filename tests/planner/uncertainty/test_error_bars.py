@@ -302,8 +302,12 @@ def test_sensitivity_lists_the_constants(document: Any, answer: Any, known_answe
 @pytest.mark.parametrize("question", ["llama2-7b --gpus 16 --batch 64", LAYERS])
 def test_a_stated_change_makes_another_plan_win(document: Any, new_file: Any, question: str) -> None:
     """Searched again with the constant as stated, and with nine tenths of the change: nothing else was told to the search."""
-    base = document(f"optimize {question} --top 10")["plans"]
-    row = next(row for row in document(f"explain {question} --sensitivity")["sensitivity"] if row["factor"] is not None)
+    base = document(f"optimize {question} --top 10 --fastest --memory-reserve 5%")["plans"]
+    row = next(
+        row
+        for row in document(f"explain {question} --sensitivity --memory-reserve 5%")["sensitivity"]
+        if row["factor"] is not None
+    )
 
     def best(share: float) -> str:
         factor = math.exp(share * math.log(row["factor"]))
@@ -313,7 +317,11 @@ def test_a_stated_change_makes_another_plan_win(document: Any, new_file: Any, qu
             "changed.yaml",
             f"schema_version: 1\nname: c\nconstants:\n  {row['constant']}: {entry}\nresidual: {{log_sd: 0.1}}\n",
         )
-        return str(document(f"optimize {question} --top 1 --calibration {file}")["plans"][0]["summary"])
+        return str(
+            document(f"optimize {question} --top 1 --fastest --memory-reserve 5% --calibration {file}")["plans"][0][
+                "summary"
+            ]
+        )
 
     assert row["winner_summary"] == base[row["winner"] - 1]["summary"]
     assert best(0.9) == base[0]["summary"]
@@ -343,7 +351,7 @@ def cluster() -> Cluster:
 @pytest.mark.exact
 def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the one of least energy; by those it would win whatever changes, at once."""
-    request = Request(model="llama2-13b", gpus=64, cluster="dgx-a100", objective="energy", top=5)
+    request = Request(model="llama2-13b", gpus=64, cluster="dgx-a100", objective="energy", top=5, memory_reserve="5%")
     result = optimize(request)
     assert isinstance(result, Answer)
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
@@ -447,7 +455,7 @@ def test_a_calibration_of_ones_own_needs_a_name_and_a_value(document: Any, new_f
     ("question", "same"),
     [
         ("gpt3-1.3b --batch 16 --seq 512 --workers 2,4", "optimize gpt3-1.3b --batch 16 --seq 512 --top 1 --gpus"),
-        ("alexnet --family best --workers 2,4", "optimize alexnet --top 1 --gpus"),
+        ("alexnet --family best --workers 2,4", "optimize alexnet --top 1 --fastest --gpus"),
     ],
 )
 def test_every_point_of_a_scaling_curve_has_the_interval_of_its_plan(

@@ -37,8 +37,8 @@ def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> N
 def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> None:
     served = json.loads(answer(*LLAMA, "--json", "--objective", "latency"))
     trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))
-    # Serving has no plans of uneven stages or of other splits inside blocks.
-    assert set(trained) - {"refined", "fastest", "forgone", "splits"} <= set(served)
+    # Serving has no plans of uneven stages or of other splits inside blocks, nor for other wishes.
+    assert set(trained) - {"refined", "fastest", "forgone", "roles", "splits"} <= set(served)
     search_model("serving").model_validate(served)
     schema_of("result").model_validate(served)
     best = served["plans"][0]
