@@ -199,7 +199,6 @@ def _check_stated(given: Mapping[str, Any], estimate: Any, path: Path, run: Any)
     sources = {assumption.name: assumption.source for assumption in estimate.assumptions}
     if not sources.get("global batch", "given").startswith("given"):
         raise UsageError(f"--batch: is missing: {path.name} does not say how many samples a step has")
-    stated = getattr(run, "options", {}) if not isinstance(run, (str, os.PathLike)) else {}
-    has_degrees = isinstance(run, (str, os.PathLike))
-    if "gpus" not in given and "nodes" not in given and "gpus" not in stated and not has_degrees:
+    is_file = isinstance(run, (str, os.PathLike))
+    if not is_file and "nodes" not in given and "gpus" not in {*given, *run.options}:
         raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs ran")

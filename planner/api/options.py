@@ -716,8 +716,8 @@ class _First(TypedDict, total=False):
         Option(
             "--fastest",
             None,
-            "Name the fastest plan first, as of serving and of several kinds of GPUs always, and where a family or splits are fixed. "
-            "Default: the simplest within 1 % of it, activations on the device.",
+            "Name the fastest plan first. Default: the simplest within 1 % of it, activations on the device; the fastest for serving and "
+            "several kinds of GPUs, and where a family or splits are fixed.",
             panel=SEARCH,
         ),
     ]
@@ -759,7 +759,7 @@ class WhyNotOptions(EstimateOptions, _First, _Objective, _TimeLimit, total=False
         Option(
             "--gpus -g",
             "N",
-            "There are N workers; the plan may leave some idle. Default: those of the degrees that are given, else 1.",
+            "Workers there are; the plan may leave some idle. Default: those of the degrees that are given, else 1.",
             read=partial(Values.count, most=MAX_GPUS),
         ),
     ]

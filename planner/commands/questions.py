@@ -84,7 +84,8 @@ def optimize(typed: Typed) -> None:
         values.add("MODEL: is missing; name a network ('planner list models') or a plan: planner optimize --plan FILE")
         values.check()
     notes: tuple[str, ...] = ()
-    if plan is None and run_from is None:
+    is_search = plan is None and run_from is None
+    if is_search:
         request = search_request(given, values, typed.command_line)
     else:
         beside, notes = question_about_plan("optimize", given, plan, run_from, values, typed.command_line)
@@ -97,7 +98,7 @@ def optimize(typed: Typed) -> None:
 
     try:
         with Progress(where) as progress:
-            answer = search(request, progress) if plan is None and run_from is None else beside(progress)[0]
+            answer = search(request, progress) if is_search else beside(progress)[0]
     except SearchInterrupted as interruption:
         if interruption.result is not None:
             _show_search(interruption.result, where, files)

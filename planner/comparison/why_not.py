@@ -259,7 +259,7 @@ def _nearest_values(request: Request) -> Iterator[Iterator[tuple[str, Request]]]
     """Of every setting with one value, the others, the nearest first: as an option, and the question with it."""
     fixed = fixed_by(request)
     for name, value in {**single(fixed.degrees), **single(request.serving_degrees)}.items():
-        values = sorted((v for v in _around(name, value)), key=lambda v: (abs(v - value), v))
+        values = sorted(_around(name, value), key=lambda v: (abs(v - value), v))
         yield ((f"{flag_of(name)} {v}", _with_degree(request, name, v)) for v in values)
     for name, flag in fixed.flags.items():
         mesh = dataclasses.replace(request.mesh or fixed, flags={**fixed.flags, name: not flag})

@@ -12,7 +12,8 @@ from planner.comparison.why_not import Step, WhyNot
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.notes import note_entry
-from planner.core.numbers import byte_text, byte_unit, duration_text, significant, time_unit, used_of_total
+from planner.core.numbers import byte_unit, duration_text, significant, time_unit, used_of_total
+from planner.report.answer import memory_text
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import compared_words
 from planner.spaces.ask import predicted
@@ -87,9 +88,8 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
         ranked = answer.plan.ranked
         chosen = " (what was left open is chosen by a search: the best with these settings)" if answer.filled_in else ""
         facts.append(("Nearest plan" if answer.broken else "Plan", f"{ranked.summary}{chosen}"))
-        room = ranked.memory_capacity_bytes - ranked.memory_bytes_per_gpu
-        memory = f"{used_of_total(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)} per GPU"
-        facts.append(("Memory", f"{memory}, {byte_text(abs(room))} {'to spare' if room >= 0 else 'too much'}"))
+        used, there = ranked.memory_bytes_per_gpu, ranked.memory_there_bytes
+        facts.append(("Memory", memory_text(used, there, probability=ranked.fits_probability)))
     if answer.misfit:
         facts.append(("Fits", answer.misfit))
     if answer.first is None:
@@ -144,7 +144,7 @@ def _legal_table(answer: WhyNot) -> Table:
 
 
 def _memory(plan: RankedPlan) -> str:
-    return used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
+    return used_of_total(plan.memory_bytes_per_gpu, plan.memory_there_bytes)
 
 
 def _step_table(answer: WhyNot) -> Table:
@@ -199,7 +199,7 @@ def _document(answer: WhyNot, warnings: Sequence[str]) -> dict[str, Any]:
         "legal": not answer.broken,
         "broken": list(answer.broken),
         "nearest_legal": [{"change": legal.change, **_figures(legal.plan)} for legal in answer.legal],
-        "fits": answer.is_good if ranked is None or not answer.misfit else False,
+        "fits": answer.is_good,
         "misfit": answer.misfit or None,
         "filled_in": answer.filled_in,
         "plan": None if ranked is None else _figures(ranked),

@@ -24,10 +24,10 @@ from planner.core.request import Request
 __all__ = [
     "DEFAULT_RESERVE",
     "confidence_of",
-    "confidence_words",
     "errors_words",
     "fit_figures",
     "limit_notes",
+    "margin_words",
     "memory_source",
     "memory_words",
     "reserve_of",
@@ -172,13 +172,13 @@ def memory_words(request: Request, device: Device, errors: MemoryErrors | None =
     limit = _limit_on(device, request)
     origin = "the device file" if device.driver_memory_bytes is None else "the driver"
     there = f"{byte_text(device.capacity_bytes)} by {origin}" if limit is None else byte_text(limit)
-    less = confidence_words(request, errors)
+    less = margin_words(request, errors)
     if not less:
         return there
     return f"{byte_text(usable_bytes(request, device, errors))} ({there}, {less})"
 
 
-def confidence_words(request: Request, errors: MemoryErrors | None) -> str:
+def margin_words(request: Request, errors: MemoryErrors | None) -> str:
     """What of the memory is left free, and for what chance of fitting; empty where nothing is."""
     reserve, confidence = reserve_of(request, errors), confidence_of(request, errors)
     words = [] if reserve is None else [f"less {reserve_words(reserve)}"]

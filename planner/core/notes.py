@@ -119,7 +119,7 @@ SENTENCES: Mapping[str, str] = {
     "check_starts": "the program was started {starts} times; the steps of the last start count",
     "check_few_steps": "only {steps} lines remain after the warm-up: a longer log says more",
     "check_other_cluster": "--cluster is not given: the prediction is for {cluster}; name what the run was on",
-    "check_memory_over": "the run held {measured_bytes:bytes} per GPU, more than the prediction's device may use ({capacity_bytes:bytes})",
+    "check_memory_over": "the run held {measured_bytes:bytes} per GPU, more than the prediction's device has ({capacity_bytes:bytes})",
     "check_calibrate": "to keep the run, and to fit the cost model to your runs once there are enough: {command}",
     # of a split per layer
     "data_parallelism_wins": (

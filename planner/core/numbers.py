@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.core.quantities import NOT_AVAILABLE, byte_text, format_rate, significant
@@ -18,6 +19,7 @@ __all__ = [
     "duration_text",
     "duration_unit",
     "energy_text",
+    "joined_words",
     "percent",
     "short",
     "signed",
@@ -171,6 +173,15 @@ def counted(number: int, noun: str) -> str:
     ('1 GPU', '2,048 GPUs')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def joined_words(words: Sequence[str]) -> str:
+    """Words in a sentence.
+
+    >>> joined_words(["a", "b", "c"]), joined_words(["a"]), joined_words([])
+    ('a, b and c', 'a', '')
+    """
+    return " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
 
 
 def big_count(count: int) -> str:

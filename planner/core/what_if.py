@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -78,10 +77,6 @@ class WhatIf:
         yield self.axes[0], self.axes[0].at
         for axis in self.axes:
             yield from ((axis, n) for n in range(len(axis.values)) if n != axis.at)
-
-    def choices(self) -> Iterator[tuple[int | str, ...]]:
-        """Values of every point."""
-        return itertools.product(*(axis.values for axis in self.axes))
 
 
 def around(value: int, unit: int = 1, most: int | None = None) -> tuple[int, ...]:

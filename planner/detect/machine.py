@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.core.errors import PlannerError, UsageError
+from planner.core.numbers import counted
 from planner.detect.devices import Fact, FoundDevice, device_of_gpu, device_of_processor, find_processor, number_text
 from planner.detect.nvidia import Gpu, Topology, find_gpus, parse_nvlinks, parse_topology
 from planner.detect.system import System
@@ -404,7 +405,7 @@ def _without_gpus(system: System, nodes: int, cores_per_device: int | None, proc
     processor = find_processor(system)
     cores = cores_per_device or processor.cores
     if cores > processor.cores:
-        has = f"{processor.cores} core{'s' if processor.cores > 1 else ''}"
+        has = counted(processor.cores, "core")
         raise UsageError(
             f"--cores-per-device {cores}: this process may use {has}, so a device has 1 to {processor.cores}"
         )

@@ -17,7 +17,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import group_size
-from planner.core.errors import FileProblem, InputFileError
+from planner.core.errors import InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
@@ -528,16 +528,7 @@ def _settings(path: Path, text: str) -> tuple[Settings, list[str]]:
     misspelt = {name: near for name in others if (near := meant(name, ARGUMENTS))}
     if misspelt:
         raise InputFileError(
-            [
-                FileProblem(
-                    path=path,
-                    line=others[name].line,
-                    column=others[name].column,
-                    where=f"--{name}",
-                    message=f"is not known; did you mean '--{near}'?",
-                )
-                for name, near in misspelt.items()
-            ]
+            [others[name].problem(path, f"is not known; did you mean '--{near}'?") for name, near in misspelt.items()]
         )
     if not found.of.keys() - NOT_MEGATRON:
         raise problem(path, "no Megatron arguments in it (such as --tensor-model-parallel-size, --micro-batch-size)")

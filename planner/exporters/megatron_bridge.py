@@ -262,12 +262,12 @@ def read(path: Path, text: str, part: str = "") -> Run:
     stated = {_argument(name) for name in written.of}
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "global_batch_size")
     left = [name for name in sizes if name.replace("_", "-") not in stated]
-    misspelt = {setting: near for name, setting in others.items() if (near := meant(name, ARGUMENTS))}
+    misspelt = [(setting, near) for name, setting in others.items() if (near := meant(name, ARGUMENTS))]
     if misspelt:
         raise InputFileError(
             [
                 setting.problem(path, f"is not known; did you mean '{near.replace('-', '_')}'?")
-                for setting, near in misspelt.items()
+                for setting, near in misspelt
             ]
         )
     if len(left) == len(sizes):

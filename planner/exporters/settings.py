@@ -104,9 +104,8 @@ class Settings:
         if value is None:
             return None
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number and not (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}", value)):
-            raise self.problem(name, f"is {str(value)[:80]!r}; a whole number of at least {least} is expected")
-        if not least <= int(value) < _LARGEST:
+        is_digits = isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,12}", value)
+        if not (is_number or is_digits) or not least <= int(value) < _LARGEST:
             raise self.problem(name, f"is {str(value)[:80]!r}; a whole number of at least {least} is expected")
         return int(value)
 
@@ -472,17 +471,17 @@ class _Python:
                 yield self._setting(name, word.value, self._value(word.value, names))
                 yield from self._parts(f"{name}.", word.value, names, depth)
 
-    def _setting(self, name: str, node: ast.expr, value: Any) -> Setting:
+    def _counted(self, setting: Setting) -> Setting:
         self.count += 1
         if self.count > _MOST_SETTINGS:
             raise failure(self.path, f"makes more than {_MOST_SETTINGS:,} settings")
-        return Setting(name=name, value=value, line=node.lineno, column=node.col_offset + 1)
+        return setting
+
+    def _setting(self, name: str, node: ast.expr, value: Any) -> Setting:
+        return self._counted(Setting(name=name, value=value, line=node.lineno, column=node.col_offset + 1))
 
     def _renamed(self, setting: Setting, name: str) -> Setting:
-        self.count += 1
-        if self.count > _MOST_SETTINGS:
-            raise failure(self.path, f"makes more than {_MOST_SETTINGS:,} settings")
-        return replace(setting, name=name)
+        return self._counted(replace(setting, name=name))
 
     def _value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
         """A plain value; the name of what a call makes (``FullAC.Config``) or of an attribute (``torch.bfloat16``); or code."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -257,8 +256,6 @@ def _recipe(settings: dict[str, dict[str, Any]], job: Job, head: list[str]) -> s
 # -- runs of it --------------------------------------------------------------------------------------------------------------
 
 
-MARK = re.compile(r"\b(tensor|data|pipeline|context|expert)_parallel\w*_degree\b|\btorchtitan\b")
-
 # Setting -> option of a mesh plan with the same meaning.
 _DEGREES = {
     "parallelism.tensor_parallel_degree": "tp",
@@ -293,20 +290,15 @@ _TRAINING = (
     "local_batch_size", "batch_size", "global_batch_size", "seq_len", "max_context_length", "num_tokens_per_microbatch_per_dp_rank",
     "num_tokens_per_train_step", "mixed_precision_param", "enable_cpu_offload",
 )  # fmt: skip
-# Converter -> section of its recipe; what a converter does without one.
-_SECTIONS = {
-    "float8": "float8",
-    "quantize.linear.float8": "quantize.linear.float8",
-    "mx": "mx",
-    "quantize.linear.mx": "quantize.linear.mx",
-}
+# Each may have a section of its name, with its recipe.
+_CONVERTERS_OF_RUNS = ("float8", "quantize.linear.float8", "mx", "quantize.linear.mx")
 _RECIPES = {
     "float8": "fp8-tensorwise", "quantize.linear.float8": "fp8-tensorwise", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
     "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise-gw-hp", "mxfp8_cublas": "mxfp8",
 }  # fmt: skip
 _READ = {
     *_DEGREES,
-    *(f"{section}.recipe_name" for section in _SECTIONS.values()),
+    *(f"{name}.recipe_name" for name in _CONVERTERS_OF_RUNS),
     *(f"training.{name}" for name in _TRAINING),
     *(
         f"parallelism.{name}"
@@ -372,9 +364,8 @@ def _pipeline_of_run(found: Settings, run: Run, pp: int) -> None:
     parts = found.value("parallelism.module_fqns_per_model_part")
     if not parts:
         if schedule_of(schedule).vpp != 1:
-            run.mesh["vpp"] = (
-                "2"  # what torchtitan gives a rank unless told (torchtitan/distributed/pipeline_parallel.py)
-            )
+            # What torchtitan gives a rank unless told (torchtitan/distributed/pipeline_parallel.py).
+            run.mesh["vpp"] = "2"
         return
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts) or len(parts) % pp:
         raise found.problem(
@@ -436,9 +427,9 @@ def _samples(found: Settings, name: str, seq: int | None) -> int | None:
 
 def _memory_of_run(found: Settings, run: Run) -> None:
     name = "activation_checkpoint.mode"
-    if "activation_checkpoint.mode" not in found:
+    if name not in found:
         name = "activation_checkpoint"
-    mode = str(found.value(name, "none")).partition(".")[0] if name in found else "none"
+    mode = str(found.value(name, "none")).partition(".")[0]
     mode = "selective" if mode == "ActivationCheckpointConfig" else mode  # its default
     if mode not in _MODES:
         raise found.problem(name, f"is '{mode[:40]}'; known: {', '.join(_MODES)}")
@@ -458,10 +449,12 @@ def _memory_of_run(found: Settings, run: Run) -> None:
     run.options["precision"] = found.word("training.mixed_precision_param", widths) or "bf16"
     converters = found.value("model.converters") or []
     for converter in [converters] if isinstance(converters, str) else converters:
-        recipe = str(found.value(f"{_SECTIONS.get(converter, converter)}.recipe_name", "")) or converter
+        recipe = str(found.value(f"{converter}.recipe_name", "")) or converter
         narrow = precision_called(_RECIPES.get(recipe, recipe))
         if narrow is None:
-            raise found.problem("model.converters", f"is '{str(converter)[:40]}'; known: {', '.join(_SECTIONS)}")
+            raise found.problem(
+                "model.converters", f"is '{str(converter)[:40]}'; known: {', '.join(_CONVERTERS_OF_RUNS)}"
+            )
         run.options["precision"] = narrow
     kind = str(found.value("optimizer.name", "AdamW"))
     known = optimizer_called(kind.lower())

@@ -12,6 +12,7 @@ from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import confidence_of, reserve_of
 from planner.core.errors import FileProblem, InputFileError
+from planner.core.numbers import joined_words
 from planner.core.request import SPACES, Request
 from planner.files.resources import InMemory, Kind, bundled, bundled_name, stands_for
 
@@ -214,5 +215,4 @@ def changed_inputs(document: PlanDocument, setting: Setting) -> list[str]:
     recorded = document.provenance.inputs
     roles = sorted(role for role, sha256 in setting.inputs.items() if recorded.get(role, sha256) != sha256)
     which = "files are not those" if len(roles) > 1 else "file is not the one"
-    names = " and ".join([*filter(None, [", ".join(roles[:-1])]), *roles[-1:]])
-    return [f"the {names} {which} that the plan was made with (sha256 differs)"] if roles else []
+    return [f"the {joined_words(roles)} {which} that the plan was made with (sha256 differs)"] if roles else []

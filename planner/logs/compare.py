@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from planner.core.answer import STATED, Estimate
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.files.text import failure
+from planner.logs.formats import READING
 from planner.logs.read import Log, LogStep, Timing
 
 __all__ = ["Check", "CheckedMemory", "CheckedPart", "MeasuredSteps", "check_log", "measured_steps", "warm_up_of"]
@@ -27,6 +29,10 @@ _FEW = 5
 _NOTED = 0.05  # share of the step from which a part is worth a sentence
 _MOST_LINES = 5
 _SEEN = 0.001
+
+
+# Timer -> median seconds of the fastest rank, if the log has them, and of the slowest.
+Timers: TypeAlias = Mapping[str, tuple[float | None, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +227,8 @@ def check_log(path: Path, log: Log, estimate: Estimate, remarks: Sequence[str] =
             f"--batch {setting.global_batch}: the log has steps of {stated} samples (line {log.steps[-1].line}); leave it out"
         )
     steps, seconds, begin = measured_steps(path, log, batch=setting.global_batch, seq=setting.seq, gpus=ranked.workers)
-    parts = _parts(log, steps, estimate)
+    timers = _medians(log, steps.first)
+    parts = _parts(log, steps, estimate, timers)
     memory = tuple(
         CheckedMemory(
             counts=counts,
@@ -232,7 +239,7 @@ def check_log(path: Path, log: Log, estimate: Estimate, remarks: Sequence[str] =
         if counts in log.memory and set(names) <= set(ranked.memory_parts)
     )
     notes = [
-        *_of_parts(log, steps, parts),
+        *_of_parts(log, steps, parts, timers),
         *_of_steps(log, steps, seconds, begin, setting.global_batch),
         *_of_question(estimate, memory),
         *remarks,
@@ -243,7 +250,7 @@ def check_log(path: Path, log: Log, estimate: Estimate, remarks: Sequence[str] =
 # -- parts of the step ------------------------------------------------------------------------------------------------------
 
 
-def _medians(log: Log, first: int) -> dict[str, tuple[float | None, float]]:
+def _medians(log: Log, first: int) -> Timers:
     """Timer -> seconds of its fastest and slowest rank, medians over the steps that count."""
     found: dict[str, list[Timing]] = {}
     for timing in log.timings:
@@ -260,8 +267,8 @@ def _medians(log: Log, first: int) -> dict[str, tuple[float | None, float]]:
     }
 
 
-def _parts(log: Log, steps: MeasuredSteps, estimate: Estimate) -> tuple[CheckedPart, ...]:
-    timers, predicted = _medians(log, steps.first), estimate.ranked.time_parts
+def _parts(log: Log, steps: MeasuredSteps, estimate: Estimate, timers: Timers) -> tuple[CheckedPart, ...]:
+    predicted = estimate.ranked.time_parts
     declared = {name for part in log.known.parts for name in part.figures}
     if not log.known.parts or log.known.parts[0].add[0] not in timers or not declared <= set(predicted):
         return ()
@@ -290,8 +297,8 @@ def _parts(log: Log, steps: MeasuredSteps, estimate: Estimate) -> tuple[CheckedP
     return (*parts, CheckedPart(label="rest", predicted_s=0.0, measured_s=rest))
 
 
-def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart]) -> list[str]:
-    known, timers = log.known, _medians(log, steps.first)
+def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart], timers: Timers) -> list[str]:
+    known = log.known
     if not parts:
         return [] if log.whole_run else [Note("check_no_parts", title=known.title, hint=known.timers_hint or None)]
     notes: list[str] = []
@@ -319,7 +326,7 @@ def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart]) -> l
     fastest, slowest = timers.get("forward-compute", (None, 0.0))
     if fastest is not None and slowest > (1 + 2 * _NOTED) * fastest:
         notes.append(Note("check_uneven", timer="forward-compute", fastest_s=fastest, slowest_s=slowest))
-    reading = sum(part.measured_s for part in parts if not part.predicted_s and part.label.startswith("reading"))
+    reading = sum(part.measured_s for part in parts if part.label == READING)
     if reading > _NOTED * steps.median_s:
         notes.append(Note("check_reading", seconds=reading, share=reading / steps.median_s))
     return notes
@@ -361,8 +368,8 @@ def _of_question(estimate: Estimate, memory: Sequence[CheckedMemory]) -> list[st
     if cluster is not None and not cluster.source.startswith(STATED):
         notes.append(Note("check_other_cluster", cluster=cluster.value))
     most = max((entry.measured_bytes for entry in memory), default=0.0)
-    if math.isfinite(most) and most > estimate.ranked.memory_capacity_bytes:
-        capacity = estimate.ranked.memory_capacity_bytes
+    capacity = estimate.ranked.memory_there_bytes
+    if math.isfinite(most) and most > capacity:
         notes.append(Note("check_memory_over", measured_bytes=most, capacity_bytes=capacity))
     asked = estimate.setting.command_line
     if asked.startswith("planner check") and "--row" not in asked:

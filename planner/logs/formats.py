@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["FORMATS", "Format", "Part"]
 
@@ -100,17 +100,8 @@ _ALL_BUT_UPDATE = (
     "pp_exposed_s",
     "bubble_s",
 )
-_READING = "reading batches"
+READING = "reading batches"
 _EXCHANGE = "gradient exchange"
-_MEGATRON_STEP = re.compile(r"(?<![\w-])iteration\s+(\d+)\s*/\s*(?:\d+|infinity)\s*\|")
-_MEGATRON_FIELDS = {
-    "step_ms": _after("elapsed time per iteration (ms):"),
-    "batch": _after("global batch size:"),
-}
-_MEGATRON_MEMORY = {
-    "allocated": (_after("| max allocated:"), _MIB),
-    "reserved": (_after("| max reserved:"), _MIB),
-}
 # The timer forward-backward ends after the gradients are exchanged (megatron/core/pipeline_parallel/schedules.py), and micro-batches are
 # read inside of it.
 _MEGATRON_PARTS = (
@@ -120,23 +111,32 @@ _MEGATRON_PARTS = (
         add=("forward-backward",),
         less=("batch-generator", "all-grads-sync"),
     ),
-    Part(label=_READING, figures=(), add=("batch-generator",)),
+    Part(label=READING, figures=(), add=("batch-generator",)),
     Part(label=_EXCHANGE, figures=("dp_exposed_s",), add=("all-grads-sync", "params-all-gather"), fastest=True),
     Part(label="optimizer", figures=("optimizer_s", "offload_s"), add=("optimizer",)),
 )
+_MEGATRON = Format(
+    title="Megatron-LM",
+    trainer="megatron",
+    step=re.compile(r"(?<![\w-])iteration\s+(\d+)\s*/\s*(?:\d+|infinity)\s*\|"),
+    needs=("elapsed time per iteration",),
+    fields={"step_ms": _after("elapsed time per iteration (ms):"), "batch": _after("global batch size:")},
+    memory={"allocated": (_after("| max allocated:"), _MIB), "reserved": (_after("| max reserved:"), _MIB)},
+    parts=_MEGATRON_PARTS,
+    timers_hint="--timing-log-level 1 --timing-log-option minmax",
+    beside=frozenset({"deepspeed"}),
+    source="Megatron-LM, megatron/training/training.py, training_log; megatron/core/timers.py; training/utils.py, report_memory",
+)
 
 FORMATS: dict[str, Format] = {
-    "megatron-bridge": Format(
+    "megatron-bridge": replace(
+        _MEGATRON,
         title="Megatron-Bridge",
         trainer="megatron-bridge",
-        step=_MEGATRON_STEP,
-        needs=("elapsed time per iteration",),
-        fields=_MEGATRON_FIELDS,
         memory={
             "allocated": (_after("mem-max-allocated-gigabytes:"), 1e9),
             "reserved": (_after("mem-max-reserved-gigabytes:"), 1e9),
         },
-        parts=_MEGATRON_PARTS,
         mark="MODEL_TFLOP/s/GPU",
         beside=frozenset({"megatron"}),
         timers_hint="logger.timing_log_level=1 logger.timing_log_option=minmax",
@@ -153,18 +153,7 @@ FORMATS: dict[str, Format] = {
         },
         source="NeMo 2, nemo/lightning/pytorch/callbacks/progress_printer.py; nemo/utils/exp_manager.py, TimingCallback",
     ),
-    "megatron": Format(
-        title="Megatron-LM",
-        trainer="megatron",
-        step=_MEGATRON_STEP,
-        needs=("elapsed time per iteration",),
-        fields=_MEGATRON_FIELDS,
-        memory=_MEGATRON_MEMORY,
-        parts=_MEGATRON_PARTS,
-        timers_hint="--timing-log-level 1 --timing-log-option minmax",
-        beside=frozenset({"deepspeed"}),
-        source="Megatron-LM, megatron/training/training.py, training_log; megatron/core/timers.py; training/utils.py, report_memory",
-    ),
+    "megatron": _MEGATRON,
     "torchtitan": Format(
         title="torchtitan",
         trainer="torchtitan",

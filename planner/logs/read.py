@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import FileProblem, InputFileError, UnknownName
+from planner.core.errors import UnknownName
 from planner.files.text import failure, read_bytes
 from planner.logs.formats import FORMATS, Format
 
@@ -273,9 +273,7 @@ class _Reader:
         if not (math.isfinite(value) and value >= least):
             label = match[0][: match.start(group) - match.start()].strip(" |:=('\"") or "the line"
             message = f"{label}: is '{word[:60]}'; a number above 0 is expected"
-            raise InputFileError(
-                [FileProblem(path=self.path, line=line, column=match.start(group) + 1, message=message)]
-            )
+            raise failure(self.path, message, line, match.start(group) + 1)
         return value
 
     def _of_progress(self) -> None:

@@ -19,11 +19,8 @@ from planner.logs.compare import Check
 
 __all__ = ["row_of", "table_with"]
 
-# Settings of a plan over a device mesh -> columns of a table, and what is left out because it is what an empty cell means.
-_SETTINGS = {
-    "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "etp": "etp", "vpp": "vpp", "dp": "dp", "micro_batch": "micro_batch",
-    "zero_stage": "zero_stage", "recompute": "recompute",
-}  # fmt: skip
+# Settings of a plan over a device mesh with a column of the same name, and switches with one of another.
+_SETTINGS = ("tp", "pp", "cp", "ep", "etp", "vpp", "dp", "micro_batch", "zero_stage", "recompute")
 _SWITCHES = {
     "sequence_parallel": "sp",
     "offload_optimizer": "cpu_offload",
@@ -45,7 +42,7 @@ def row_of(check: Check) -> dict[str, str]:
         raise UsageError("--row: a table has columns for plans over a device mesh only; this plan splits layers")
     cells = {**_network_cells(estimate), **_machine_cells(estimate)}
     cells |= {"precision": setting.precision, "gpus": estimate.ranked.workers, "global_batch": setting.global_batch}
-    cells |= {column: getattr(plan, name) for name, column in _SETTINGS.items()}
+    cells |= {name: getattr(plan, name) for name in _SETTINGS}
     cells |= {column: "yes" if getattr(plan, name) else "no" for name, column in _SWITCHES.items()}
     if plan.zero_stage:
         cells["shard_group"] = plan.dp_shard

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.core.errors import UsageError
+from planner.core.numbers import counted
 from planner.detect.devices import FoundDevice, Processor, device_of_gpu, device_of_processor, find_processor
 from planner.detect.nvidia import Gpu
 from planner.detect.system import System
@@ -299,7 +300,7 @@ def _processor(torch: Any, system: System, processes: Processes, wanted: int | N
         found=device_of_processor(processor),
         memory_bytes=_free_memory(system, whole) * _MEMORY_SHARE["cpu"] / processes.local_ranks,
         precisions=("fp32", "bf16") if {"amx_bf16", "avx512_bf16", "bf16"} & processor.flags else ("fp32",),
-        software=f"PyTorch {torch.__version__}, {threads} thread{'s' if threads > 1 else ''}{from_environment}",
+        software=f"PyTorch {torch.__version__}, {counted(threads, 'thread')}{from_environment}",
         remark=_threads_remark(threads * processes.local_ranks, whole.cores) or _load_remark(whole.cores),
         cores=processor.cores,
         threads=threads,
@@ -310,7 +311,7 @@ def _threads_remark(threads: int, cores: int) -> str:
     """More threads than cores: they take turns."""
     if threads <= cores:
         return ""
-    return f"{threads} threads share {cores} core{'s' if cores > 1 else ''}: the times are too long; set OMP_NUM_THREADS lower"
+    return f"{threads} threads share {counted(cores, 'core')}: the times are too long; set OMP_NUM_THREADS lower"
 
 
 def _load_remark(cores: int) -> str:

@@ -200,7 +200,7 @@ def memory_text(
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
 
 
-def whose_errors(setting: Setting) -> str:
+def _whose_errors(setting: Setting) -> str:
     """By whose runs a plan fits, where it is not those of its framework."""
     errors = setting.memory_errors
     if errors is None or errors.framework != OTHERS:
@@ -220,7 +220,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_probability)
     if plan.fits_probability is not None:
         memory += "" if plan.fits else f"; too much: the limit is {byte_text(plan.memory_capacity_bytes)}"
-        memory += whose_errors(answer.setting)
+        memory += _whose_errors(answer.setting)
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
@@ -234,17 +234,14 @@ def _proof(answer: Answer, better: str) -> str:
     proof, refined, fastest = answer.proof, answer.refined, answer.fastest
     noun, first, beyond = "plan", "the first", ""
     if fastest is not None:
-        noun, beyond = "plan", ""
         if not fastest.rank:
-            noun, beyond = (
-                "uniform plan",
-                f"; the {best_word(answer.objective).lower()} below is not uniform, and not proven",
-            )
-        ahead = 1.0 - proof.bound_s / answer.best.step_time_s
+            noun = "uniform plan"
+            beyond = f"; the {best_word(answer.objective).lower()} below is not uniform, and not proven"
         first = "the best of them"
         if better == "faster":
+            ahead = 1.0 - proof.bound_s / answer.best.step_time_s
             first = duration_text(proof.bound_s) + (f" ({percent(ahead)} less than the first)" if ahead > 0.0 else "")
-    if refined is not None:
+    elif refined is not None:
         noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
         beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"

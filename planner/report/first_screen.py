@@ -77,7 +77,7 @@ def first_facts(answer: Answer | Estimate) -> tuple[str, ...]:
     """Names of the facts of an answer that stand at the top, or that its commands say."""
     best = answer.best if isinstance(answer, Answer) else answer.ranked
     speed = answer.space.report.speed_facts(best, answer.objective)
-    return (*(name for name, _ in speed), "Memory", "Proof", "Workers", "Next")
+    return (*(name for name, _ in speed), "Memory", "Limited by", "Proof", "Workers", "Next")
 
 
 def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Launch) -> list[str]:
@@ -104,7 +104,7 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
         _tile("Memory" if best.fits else "Memory: it does not fit", verdict["Memory"], _filled(best), *help_it_fit),
         _tile("What limits it", best.bottleneck, _parts(best)),
     ]
-    proof = [f"{verdict[name][:1].upper()}{verdict[name][1:]}." for name in ("Proof",) if name in verdict]
+    proof = [f"{verdict['Proof'][:1].upper()}{verdict['Proof'][1:]}."] if "Proof" in verdict else []
     sure = (*proof, *(sentence.text for sentence in sentences if sentence is not words))
     if sure:
         tiles.append(_tile("How sure this is", "", "", *sure))

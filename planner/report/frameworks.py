@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from planner.core.answer import Answer, FrameworkPlan, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
-from planner.core.numbers import byte_text, duration_text, duration_unit, percent
+from planner.core.numbers import byte_text, duration_text, duration_unit, joined_words, percent
 from planner.report.uncertainty import interval_text
+
+# Of the best plan of a framework; none where it has no plan.
+_FIGURES = (
+    "step_time_s", "step_time_low_s", "step_time_high_s", "memory_bytes_per_gpu", "mfu", "workers", "summary",
+)  # fmt: skip
 
 __all__ = ["frameworks_blocks", "frameworks_document"]
 
@@ -48,7 +53,7 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
     shown = [column for column in columns if column.priority == 0 or any(column.cells)]
     reasons = tuple((row.framework, row.why) for row in rows if row.why)
     close = [row.framework for row in rows[1:] if row.answer is not None and _overlap(answer.best, row.answer.best)]
-    said = f"The model's error does not tell {rows[0].framework} from {_listed(close)}: their intervals overlap."
+    said = f"The model's error does not tell {rows[0].framework} from {joined_words(close)}: their intervals overlap."
     return [
         Heading("Frameworks: the best first, with its plan to run"),
         Table(columns=tuple(shown), highlight=0),
@@ -57,32 +62,18 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
-
-    >>> _listed(["a", "b", "c"]), _listed(["a"])
-    ('a, b and c', 'a')
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _ends(plan: RankedPlan) -> tuple[float | None, float | None]:
-    record = plan.record()
-    return record.get("step_time_low_s"), record.get("step_time_high_s")
-
-
 def _interval(plan: RankedPlan) -> str:
-    return interval_text(_ends(plan), duration_unit(plan.step_time_s))
+    return interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
 
 
 def _overlap(first: RankedPlan, other: RankedPlan) -> bool:
     """Whether the interval of the slower begins before that of the faster ends."""
-    high, low = _ends(first)[1], _ends(other)[0]
+    high, low = first.step_time_high_s, other.step_time_low_s
     return high is not None and low is not None and low < high
 
 
 def _mfu(plan: RankedPlan) -> str:
-    share = plan.record().get("mfu")
+    share = plan.get("mfu")
     return "" if share is None else percent(share)
 
 
@@ -101,38 +92,16 @@ def frameworks_document(answer: Answer) -> dict[str, Any]:
 
 def _entry(row: FrameworkPlan) -> dict[str, Any]:
     answer = row.answer
-    if answer is None:
-        found = dict.fromkeys(
-            (
-                *(
-                    "step_time_s",
-                    "step_time_low_s",
-                    "step_time_high_s",
-                    "memory_bytes_per_gpu",
-                    "mfu",
-                    "workers",
-                    "summary",
-                ),
-                *("behind", "proven_optimal", "bound_s", "gap", "plan"),
-            )
-        )
-        return {"framework": row.framework, "reason": row.reason, **found, "why": "", "target": ""}
-    record = answer.best.record()
+    record = {} if answer is None else answer.best.record()
     return {
         "framework": row.framework,
-        "reason": None,
-        "step_time_s": answer.best.step_time_s,
-        "step_time_low_s": record.get("step_time_low_s"),
-        "step_time_high_s": record.get("step_time_high_s"),
-        "memory_bytes_per_gpu": answer.best.memory_bytes_per_gpu,
-        "mfu": record.get("mfu"),
-        "workers": answer.best.workers,
-        "summary": answer.best.summary,
-        "behind": row.behind,
-        "proven_optimal": answer.proof.proven_optimal,
-        "bound_s": answer.proof.bound_s,
-        "gap": answer.proof.gap,
-        "plan": answer.space.plan_values(answer, answer.best),
+        "reason": row.reason if answer is None else None,
+        **{name: record.get(name) for name in _FIGURES},
+        "behind": None if answer is None else row.behind,
+        "proven_optimal": None if answer is None else answer.proof.proven_optimal,
+        "bound_s": None if answer is None else answer.proof.bound_s,
+        "gap": None if answer is None else answer.proof.gap,
+        "plan": None if answer is None else answer.space.plan_values(answer, answer.best),
         "why": row.why,
         "target": row.target,
     }

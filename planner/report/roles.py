@@ -68,7 +68,8 @@ def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
         return []
     every = [Role(name="fastest", plan=answer.fastest or answer.best)]
     plain = answer.baselines.get("data_parallel")
-    every += [Role(name=name, plan=plan) for name, plan in answer.baselines.items() if name == "data_parallel"]
+    if "data_parallel" in answer.baselines:
+        every.append(Role(name="data_parallel", plan=plain))
     if "data_parallel_all" in answer.baselines and plain is not None and plain.workers != answer.setting.gpus:
         every.append(Role(name="data_parallel_all", plan=answer.baselines["data_parallel_all"]))
     found: list[tuple[list[Role], RankedPlan | None]] = [([], answer.best)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.core.answer import ErrorBars, RankedPlan, Sensitivity
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
-from planner.core.numbers import NOT_AVAILABLE, Unit, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, Unit, joined_words, percent, significant
 
 __all__ = [
     "bars_columns",
@@ -144,7 +144,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     words = [
         word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(rank) for rank in run])
     ]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return joined_words(words)
 
 
 def _unlikely_first(bars: ErrorBars) -> str:

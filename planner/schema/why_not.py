@@ -14,7 +14,7 @@ _ONE_PLAN = {
     "workers": key(int, "GPUs in use.", ge=1),
     "step_time_s": key(Seconds, "Time of one step; of serving, the time per token."),
     "memory_bytes_per_gpu": key(Amount, "Peak memory of the fullest GPU."),
-    "memory_capacity_bytes": key(Amount, "Memory that it may use."),
+    "memory_capacity_bytes": key(Amount, "Memory that it may be predicted to need."),
     "fits": bool,
 }
 

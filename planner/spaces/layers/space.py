@@ -214,10 +214,10 @@ class LayerwisePlanSpace(PlanSpace):
         from strategies.layerwise.simplest import fewest_gpus
         from strategies.limits import SPEED_KEPT
 
-        least = (answer.fastest or best).score / SPEED_KEPT
+        cutoff = (answer.fastest or best).score / SPEED_KEPT
         known = found.outcome.candidates
-        chosen = fewest_gpus(self.cache, self._settings_after(found), known, best.workers, least)
-        (ranked,) = (best,) if chosen is None else self.rank([chosen.plan], best.score)
+        chosen = fewest_gpus(self.cache, self._settings_after(found), known, best.workers, cutoff)
+        ranked = best if chosen is None else self.rank([chosen.plan], best.score)[0]
         return dataclasses.replace(answer, roles=(*answer.roles, Role(name="fewest_gpus", plan=ranked)))
 
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:

@@ -119,7 +119,8 @@ def _options(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> 
         for flag in dict.fromkeys(flags_of(fixed).values())
     }
     if request.memory_limit is not None:
-        whole = usable_bytes(dataclasses.replace(request, memory_limit=None), space.resolved.cluster.device)
+        errors = space.resolved.setting.memory_errors
+        whole = usable_bytes(dataclasses.replace(request, memory_limit=None), space.resolved.cluster.device, errors)
         if whole > settings.capacity_bytes:
             freer[f"--memory-limit {request.memory_limit}"] = dataclasses.replace(settings, capacity_bytes=whole)
     found = [

@@ -80,5 +80,5 @@ def _role(space: MeshPlanSpace, answer: Answer, name: str, found: MeshCandidate 
     if found is None:
         return Role(name=name, plan=None, source=source)
     shown = next((plan for plan in answer.listed if plan.plan == found.plan), None)
-    (ranked,) = (shown,) if shown is not None else space.rank([found.plan], answer.best.score)
+    ranked = space.rank([found.plan], answer.best.score)[0] if shown is None else shown
     return Role(name=name, plan=ranked, source=source)

@@ -40,7 +40,7 @@ from planner.core.answer import (
     Sensitivity,
     Setting,
 )
-from planner.core.capacity import confidence_words, fit_figures, limit_notes, usable_bytes
+from planner.core.capacity import fit_figures, limit_notes, margin_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text
@@ -456,7 +456,7 @@ class MixedPlanSpace(PlanSpace):
             f"{count} of {name} with {byte_text(capacity)} each"
             for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
         )
-        left = confidence_words(request, self.resolved.setting.memory_errors)
+        left = margin_words(request, self.resolved.setting.memory_errors)
         reserved = f" ({left})" if left else ""
         source = f"cluster file{' and --memory-limit' if request.memory_limit else ''}"
         precision, used = self.resolved.workload.precision.compute, self.model.precision_of(plan.groups).name

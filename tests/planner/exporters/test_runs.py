@@ -152,6 +152,15 @@ def test_misspelt_flags_are_errors(flag: str, meant: str, tmp_path: Path) -> Non
         read_run("megatron", path)
 
 
+def test_misspelt_settings_with_lists_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.yaml"
+    path.write_text(
+        "model:\n  tensor_model_parallel_size: 2\n  pipeline_model_paralel_layout: [[decoder], [decoder]]\n"
+    )
+    with pytest.raises(InputFileError, match=r"3:.*did you mean 'pipeline_model_parallel_layout'"):
+        read_run("megatron-bridge", path)
+
+
 @pytest.mark.parametrize(
     ("given", "is_said"), [({}, True), ({"framework": "megatron-lm"}, False), ({"calibration": "c"}, False)]
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import planner
@@ -20,6 +22,11 @@ def found(space: Any, ranked: Any) -> WhatIf:
     table = space.what_if(ranked)
     assert isinstance(table, WhatIf)
     return table
+
+
+def choices(table: WhatIf) -> Iterator[tuple[int | str, ...]]:
+    """Values of every point."""
+    return itertools.product(*(axis.values for axis in table.axes))
 
 
 def values_of(answer: Any) -> dict[str, float]:
@@ -59,7 +66,7 @@ def test_every_answer_over_a_mesh_is_that_of_estimate(
     free = {name: value for name, value in degrees.items() if name != ("dp_replicate" if "dp_shard" in degrees else "")}
     legal = 0
     for n in range(0, len(table.points), stride):
-        changes = dict(zip((axis.name for axis in table.axes), list(table.choices())[n], strict=True))
+        changes = dict(zip((axis.name for axis in table.axes), list(choices(table))[n], strict=True))
         options = {**question, **free, **changes}
         if str(options["recompute"]).startswith("full, "):
             options["recompute"] = "full"
@@ -83,7 +90,7 @@ def test_every_answer_with_splits_per_layer_is_that_of_its_plan_file(model: str,
     table, document = found(answer.raw.space, answer.raw.best), answer.best.to_dict()
     workers = document["workers"]
     assert workers > 1
-    for (gpus, batch), point in zip(table.choices(), table.points, strict=True):
+    for (gpus, batch), point in zip(choices(table), table.points, strict=True):
         assert isinstance(gpus, int)
         layers = {}
         for name, split in document["layers"].items():
@@ -99,7 +106,7 @@ def test_curves_are_rows_of_the_table() -> None:
     table = found(first.space, first.ranked)
     strong, weak = plan_curves(table, "the plan")
     gpus, batch = (axis.values for axis in table.axes)
-    points = dict(zip(table.choices(), table.points, strict=True))
+    points = dict(zip(choices(table), table.points, strict=True))
     assert [count for count, *_ in strong.points] == list(gpus)
     for count, samples, step, _ in (*strong.points, *weak.points):
         point = points[count, samples]

@@ -68,6 +68,8 @@ def test_options_and_the_memory_limit() -> None:
     limited = notes_of(space(gpus=8, batch=64, memory_limit="4 GiB"))[1]["option_binds"].values
     assert limited["option"] == "--memory-limit 4 GiB"
     assert best_s(space(gpus=8, batch=64)) <= limited["step_time_s"]
+    surely = notes_of(space(gpus=8, batch=64, memory_limit="4 GiB", memory_confidence=0.99))[1]["option_binds"].values
+    assert surely["option"] == "--memory-limit 4 GiB"
 
 
 def test_plans_that_are_not_ranked_by_time_have_no_such_notes() -> None:
