@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from planner.api.calls import in_python_words, reference_to
+from planner.api.calls import in_python_words
 from planner.api.shown import Answer
 from planner.core.errors import UnknownName
 from planner.core.request import imported
+from planner.files.resources import Kind, bundled, reference_to, resolve
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
@@ -106,7 +107,6 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
     """
     from planner.files.listing import cluster_rows, device_rows, file_rows, framework_rows
     from planner.files.loading import load_document
-    from planner.files.resources import Kind, bundled, resolve
     from planner.schema import DOCUMENTS
 
     one = kind.removesuffix("s")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 from planner.api.options import aliases_of, options_of
 from planner.api.values import Values
 from planner.core.errors import PlannerError, SearchInterrupted, UsageError, did_you_mean
-from planner.files.resources import InMemory, Kind, bundled
+from planner.files.resources import reference_to
 
 if TYPE_CHECKING:
     from planner.api.placement import Placement
     from planner.api.results import SearchResult
     from planner.api.studies import Sizing, Sweep
 
-__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "reference_to", "takes_options"]
+__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "takes_options"]
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
@@ -77,49 +76,6 @@ def in_python_words() -> Iterator[Values]:
         pieces[::2] = [_FLAG.sub(lambda match: match[1].replace("-", "_"), piece) for piece in pieces[::2]]
         error.args = ("".join(pieces).replace("MODEL: ", "model: "), *error.args[1:])
         raise
-
-
-def reference_to(kind: Kind, given: Any, place: str = "") -> str:
-    """Name or absolute path of what was given as a name, a path or a loaded object; what never was a file, with its content.
-
-    Parameters
-    ----------
-    kind : "models", "clusters", "devices", "frameworks" or "calibrations"
-    given : str, path, loaded object or mapping
-    place : str
-        Where it stands in the argument, as in ``[1]``.
-
-    Raises
-    ------
-    TypeError
-        None of these.
-
-    Examples
-    --------
-    >>> reference_to("models", "alexnet"), reference_to("clusters", Path("dgx-h100.yaml"))
-    ('alexnet', 'dgx-h100.yaml')
-    >>> reference_to("clusters", {"name": "mine"}, "[1]")
-    'the argument cluster[1]'
-    """
-    argument = kind.removesuffix("s")
-    if isinstance(given, InMemory):
-        return given
-    content = given if isinstance(given, Mapping) else getattr(given, "content", None)
-    if content is not None:  # an importer's may be of no file at all
-        return InMemory(f"the argument {argument}{place}", content)
-    if not isinstance(given, (str, os.PathLike)):
-        path = getattr(given, "path", None)
-        if not isinstance(path, Path):
-            raise TypeError(f"{argument}: must be a name, a path or a loaded object, not {given!r:.80}")
-        return path.stem if bundled(kind).get(path.stem) == path else str(path.resolve())
-    # A file keeps its place when the program changes its folder; a bundled name stays a name.
-    text = os.fspath(given)
-    path = Path(text)
-    try:
-        is_file = path.exists() and not (path.is_dir() and not (path / "config.json").is_file())
-    except (OSError, ValueError):  # a name too long, a NUL character: the loader says so
-        return text
-    return str(path.resolve()) if is_file else text
 
 
 def takes_options(

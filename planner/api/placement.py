@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.api.calls import Interrupted, given_in_python, in_python_words, reference_to, takes_options
+from planner.api.calls import Interrupted, given_in_python, in_python_words, takes_options
 from planner.api.options import options_of
 from planner.api.place_options import PlaceOptions
 from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted
-from planner.files.resources import InMemory
+from planner.files.resources import InMemory, reference_to
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from planner.api.calls import reference_to
 from planner.api.options import (
     EstimateOptions,
     ExplainOptions,
@@ -24,6 +23,7 @@ from planner.api.values import Values, as_flag, listed
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
 from planner.core.request import AUTO, SPACES, Request, imported
+from planner.files.resources import InMemory, reference_to
 from planner.question.fixed import data_fields, no_such_division, single
 
 if TYPE_CHECKING:
@@ -571,7 +571,6 @@ def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
         return read_plan(path), path
     from planner.files.documents import document_of
     from planner.files.loading import Loaded
-    from planner.files.resources import InMemory
     from planner.files.validation import validate
     from planner.schema.plan import PlanDocument
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
-from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, reference_to, takes_options
+from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
 from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.plans import Plan
 from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
 from planner.core.quantities import in_tokens
+from planner.files.resources import reference_to, stands_for
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
@@ -325,7 +326,6 @@ def _readable(given: Mapping[str, Any], values: Values) -> tuple[str, ...]:
 def _own_name(cluster: str) -> str:
     """The name of the cluster that a device's name stands for, by which rows are told apart; any other as it is."""
     from planner.files.loading import load_cluster
-    from planner.files.resources import stands_for
 
     return cluster if stands_for(cluster) is None else load_cluster(cluster).cluster.name
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner.api.calls import in_python_words, reference_to
+from planner.api.calls import in_python_words
 from planner.api.shown import Answer
 from planner.core.errors import UsageError
 
@@ -78,6 +78,7 @@ def validate(
     planner.core.errors.InputFileError: no-such-table.csv: no such file
     """
     from planner.files.loading import load_calibration
+    from planner.files.resources import reference_to
     from planner.measurements.scores import validate_files
 
     with in_python_words():

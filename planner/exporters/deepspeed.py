@@ -282,9 +282,10 @@ def _count(path: Path, content: Mapping[str, Any], key: str, run: Run) -> int | 
 
 def _parallel_of_run(path: Path, content: Mapping[str, Any], run: Run) -> None:
     tp = _count(path, section_of(path, content, "tensor_parallel"), "autotp_size", run)
+    # AutoTP repeats the tensors between the split matrices; what a PipelineModule does, the command line says.
+    run.mesh["sequence_parallel"] = False
     if tp is not None and tp > 1:
-        # AutoTP repeats the tensors between the split matrices.
-        run.mesh |= {"tp": str(tp), "sequence_parallel": False}
+        run.mesh["tp"] = str(tp)
     cp = _count(path, content, "sequence_parallel_size", run)
     if cp is not None and cp > 1:
         run.mesh |= {"cp": str(cp), "cp_kind": "all_to_all"}

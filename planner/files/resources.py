@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -22,6 +23,7 @@ __all__ = [
     "bundled_name",
     "config_folder",
     "is_plan_file",
+    "reference_to",
     "resolve",
     "stands_for",
 ]
@@ -152,6 +154,49 @@ class InMemory(str):
 
     def __getnewargs__(self) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
         return str(self), self.document.value
+
+
+def reference_to(kind: Kind, given: Any, place: str = "") -> str:
+    """Name or absolute path of what was given as a name, a path or a loaded object; what never was a file, with its content.
+
+    Parameters
+    ----------
+    kind : "models", "clusters", "devices", "frameworks" or "calibrations"
+    given : str, path, loaded object or mapping
+    place : str
+        Where it stands in the argument, as in ``[1]``.
+
+    Raises
+    ------
+    TypeError
+        None of these.
+
+    Examples
+    --------
+    >>> reference_to("models", "alexnet"), reference_to("clusters", Path("dgx-h100.yaml"))
+    ('alexnet', 'dgx-h100.yaml')
+    >>> reference_to("clusters", {"name": "mine"}, "[1]")
+    'the argument cluster[1]'
+    """
+    argument = kind.removesuffix("s")
+    if isinstance(given, InMemory):
+        return given
+    content = given if isinstance(given, Mapping) else getattr(given, "content", None)
+    if content is not None:  # an importer's may be of no file at all
+        return InMemory(f"the argument {argument}{place}", content)
+    if not isinstance(given, (str, os.PathLike)):
+        path = getattr(given, "path", None)
+        if not isinstance(path, Path):
+            raise TypeError(f"{argument}: must be a name, a path or a loaded object, not {given!r:.80}")
+        return path.stem if bundled(kind).get(path.stem) == path else str(path.resolve())
+    # A file keeps its place when the program changes its folder; a bundled name stays a name.
+    text = os.fspath(given)
+    path = Path(text)
+    try:
+        is_file = path.exists() and not (path.is_dir() and not (path / "config.json").is_file())
+    except (OSError, ValueError):  # a name too long, a NUL character: the loader says so
+        return text
+    return str(path.resolve()) if is_file else text
 
 
 def bundled_name(kind: Kind, text: str) -> str | None:

@@ -146,11 +146,11 @@ def knowledge_with(
     """What a calibration, the bundled one unless given, says about errors of a framework's steps on some devices."""
     bundled = load_calibration().calibration
     calibration = bundled if given is None else given
-    kind = "images"
-    if is_transformer:
+    kind = "transformers" if is_transformer else "images"
+    if is_transformer and framework:
         named = framework_of(framework)
         own_kind = named.errors_of or named.name
-        kind = own_kind if own_kind in {**bundled.error_models, **calibration.error_models} else "transformers"
+        kind = own_kind if own_kind in {**bundled.error_models, **calibration.error_models} else kind
     model = error_model(calibration, bundled, kind, is_transformer=is_transformer, devices=devices)
     if framework and kind == "transformers" and not model.basis:
         model = replace(model, basis=f"too few runs of {framework} are known for errors of its own")

@@ -210,13 +210,21 @@ def test_reserves_that_cannot_be(option: str, words: str, fails: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("options", "kept", "text"), [("--memory-reserve 1%", 0.99, "1%"), ("", 0.95, "5%")])
-def test_plan_files_keep_the_reserve(document: Any, tmp_path: Path, options: str, kept: float, text: str) -> None:
+def test_plan_files_keep_the_reserve(document: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    document(f"optimize {QUESTION} {options} --export {path}")
-    assert f'memory_reserve: "{text}"' in path.read_text(encoding="utf-8")
+    document(f"optimize {QUESTION} --memory-reserve 1% --export {path}")
+    assert 'memory_reserve: "1%"' in path.read_text(encoding="utf-8")
     found = document(f"estimate --plan {path}")
-    assert found["setting"]["memory_capacity_bytes"] == kept * 81559 * MIB
+    assert found["setting"]["memory_capacity_bytes"] == 0.99 * 81559 * MIB
+
+
+@pytest.mark.e2e
+def test_plan_files_keep_the_confidence(document: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    asked = document(f"optimize {QUESTION} --memory-confidence 0.8 --export {path}")
+    assert "memory_confidence: 0.8\n" in path.read_text(encoding="utf-8")
+    found = document(f"estimate --plan {path}")
+    assert found["setting"]["memory_confidence"] == asked["setting"]["memory_confidence"] == 0.8
 
 
 def test_python_takes_shares_and_bytes() -> None:

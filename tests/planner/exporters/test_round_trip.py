@@ -108,6 +108,8 @@ def check_round_trip(
     values.check()
     again, _ = exact_plan(mesh_space(resolve(request)))
     blocks = [p.stage_blocks or tuple(space.model.blocks_of(p.pp * p.vpp)) for p in (plan, again)]
+    if "stage_blocks" in by_hand:  # the script cuts the stages; the command line cannot
+        blocks[1] = blocks[0]
     expected, read = in_effect(plan, blocks[0]), in_effect(again, blocks[1])
     differ = {
         item.name: (getattr(expected, item.name), getattr(read, item.name))
