@@ -225,10 +225,9 @@ def _best_with(space: PlanSpace, progress: Progress | None) -> _Meant:
 
 
 def _rules(space: PlanSpace, error: Exception) -> tuple[str, ...]:
-    """Every rule that exactly these settings break; what a search says of them where they leave the plan open."""
-    exact = _exact(space).broken if space.has_exact_plans else ()
-    is_open = any("leaves open" in line for line in exact)
-    return tuple(str(error).splitlines()) if is_open or not exact else exact
+    """What the settings break, whatever the best plan with them has for those that are open; else what the search says."""
+    diagnosis = space.diagnosis()
+    return (() if diagnosis is None else tuple(diagnosis.contradictions())) or tuple(str(error).splitlines())
 
 
 # -- the nearest legal plans ------------------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from planner.comparison.why_not import Step, WhyNot
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.notes import note_entry
-from planner.core.numbers import byte_unit, duration_text, significant, time_unit, used_of_total
+from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
+from planner.core.objectives import best_word
 from planner.report.answer import memory_text
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import compared_words
 from planner.spaces.ask import predicted
+from planner.spaces.base import NEARLY
 from planner.spaces.items import item_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["verdict", "why_not_report"]
 
 _PLAN, _FIRST = "this plan", "the first plan"
+# How much more than the best the first plan may score, as a simpler one.
+_NEARLY = f"{NEARLY * 100:g} %"
 
 
 def why_not_report(answer: WhyNot, warnings: Sequence[str] = ()) -> Report:
@@ -57,11 +61,14 @@ def verdict(answer: WhyNot) -> str:
     if answer.first is None:
         return f"{start}; nor does any other plan."
     if answer.is_first:
-        return f"{start}. It is the first plan."
+        best = best_word(answer.first.objective).lower()
+        simplest = "" if answer.first.fastest is None else f": the simplest within {_NEARLY} of the {best}"
+        return f"{start}. It is the first plan{simplest}."
     ratio = answer.first.best.score / ranked.score
-    than = compared_words(ratio, answer.first.objective)
     simpler = ", which is simpler" if ratio > 1 + EQUAL and answer.first.fastest is not None and is_good else ""
-    return f"{start}. It is {than} the first plan{simpler}."
+    if answer.first.objective == "throughput" and abs(ratio - 1) > EQUAL:
+        return f"{start}. It has {percent(ratio)} of the throughput of the first plan{simpler}."
+    return f"{start}. It is {compared_words(ratio, answer.first.objective)} the first plan{simpler}."
 
 
 def _blocks(answer: WhyNot, warnings: Sequence[str]) -> list[Block]:
@@ -95,17 +102,25 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
     if answer.first is None:
         facts.append(("First plan", "none with other settings either" if answer.misfit else f"none: {answer.no_plan}"))
     else:
-        facts.append(("First plan", f"{answer.first.best.summary}: {duration_text(answer.first.best.step_time_s)}"))
+        facts.append(("First plan", f"{answer.first.best.summary}: {_pace(answer.first.best)}"))
     facts += [("Better plans", text) for text in [_rank(answer)] if text]
     facts += zip(("Time", "Memory needed"), _reasons(answer), strict=False)
     notes = () if answer.plan is None else answer.plan.notes
     return [*facts, *(("Note", str(note)) for note in notes), *(("Warning", text) for text in warnings)]
 
 
+def _pace(plan: RankedPlan) -> str:
+    """How fast a plan is; one that serves has a rate, too."""
+    time, rate = duration_text(plan.step_time_s), plan.get("output_tokens_per_s")
+    return time if rate is None else f"{significant(rate)} output tokens/s, a token every {time}"
+
+
 def _rank(answer: WhyNot) -> str:
     if answer.plan is None or answer.first is None:
         return ""
     what = _space_of(answer.plan).better_plans
+    if answer.is_first and answer.first.fastest is not None:
+        what = f"{_NEARLY} better at most, and harder to run; counted are {what}"
     if answer.first.refined is not None:
         what += "; not counted are plans with stages or splits of their own, as the first plan is"
     if not answer.is_counted:
@@ -131,16 +146,22 @@ def _reasons(answer: WhyNot) -> list[str]:
 def _legal_table(answer: WhyNot) -> Table:
     plans = [legal.plan for legal in answer.legal]
     unit = time_unit(min(plan.step_time_s for plan in plans))
+    times = (significant(plan.step_time_s / unit.size) for plan in plans)
     return Table(
         columns=(
             Column("", tuple(legal.change for legal in answer.legal), is_text=True),
             Column("best plan with it", tuple(p.summary for p in plans), 2, is_text=True, flexible=True, plans=True),
             Column("GPUs", tuple(f"{plan.workers:,}" for plan in plans), 1),
-            Column("time", tuple(significant(plan.step_time_s / unit.size) for plan in plans), unit=unit.name),
+            Column(f"time per {_word(plans[0])}", tuple(times), unit=unit.name),
             Column("memory", tuple(_memory(plan) for plan in plans), unit="per GPU"),
             Column("fits", tuple("yes" if plan.fits else "no" for plan in plans), is_text=True),
         )
     )
+
+
+def _word(plan: RankedPlan) -> str:
+    """What the time of a plan is counted for."""
+    return "step" if plan.get("ttft_s") is None else "token"
 
 
 def _memory(plan: RankedPlan) -> str:
@@ -152,7 +173,6 @@ def _step_table(answer: WhyNot) -> Table:
     start, steps = answer.plan.ranked, answer.steps
     plans = [start, *(step.plan for step in steps)]
     time, size = time_unit(start.step_time_s), byte_unit(start.memory_bytes_per_gpu)
-    word = "step" if start.get("ttft_s") is None else "token"
     last = plans[-1]
     times = [step.change_s for step in steps] + [last.step_time_s - start.step_time_s]
     memory = [step.change_bytes for step in steps] + [last.memory_bytes_per_gpu - start.memory_bytes_per_gpu]
@@ -160,7 +180,10 @@ def _step_table(answer: WhyNot) -> Table:
     columns = [
         Column("change", (_PLAN, *(_change_text(step) for step in steps), "all changes"), is_text=True, flexible=True),
         Column(
-            f"time per {word}", tuple(significant(plan.step_time_s / time.size) for plan in rows), 2, unit=time.name
+            f"time per {_word(start)}",
+            tuple(significant(plan.step_time_s / time.size) for plan in rows),
+            2,
+            unit=time.name,
         ),
         Column("change", ("", *(_signed(value / time.size) for value in times)), unit=time.name),
         Column("memory", tuple(significant(plan.memory_bytes_per_gpu / size.size) for plan in rows), 2, unit=size.name),

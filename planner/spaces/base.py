@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
+    from planner.spaces.diagnose import Diagnosis
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
@@ -199,6 +200,10 @@ class PlanSpace(AnswerSpace):
         if outcome.interrupted:
             return SearchInterrupted(None)
         return no_plan_in_time() if outcome.out_of_time else self.nothing_fits(outcome)
+
+    def diagnosis(self) -> Diagnosis | None:
+        """What tells whether options leave a legal plan; None where only a search can."""
+        return None
 
     def nothing_fits(self, outcome: Any) -> Exception:
         """Say why no plan of the space fits, and what would."""
@@ -425,6 +430,9 @@ class PlanSpace(AnswerSpace):
 
     def is_possible(self) -> bool:
         """Whether a legal plan may obey the options; a search tells for certain."""
+        diagnosis = self.diagnosis()
+        if diagnosis is not None:
+            return not diagnosis.is_empty(diagnosis.fixed)
         if not self.has_exact_plans:
             return True
         try:

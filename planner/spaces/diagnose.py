@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from strategies.mesh.settings import Bounds, MeshRestriction
 __all__ = [
     "Attempt",
     "Change",
+    "Contradiction",
     "Diagnosis",
     "batch_text",
     "miss_text",
@@ -108,6 +109,25 @@ class Change:
         return replace(found, words=f"{self.words}{joint}--gpus {gpus}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Options that exclude all plans together.
+
+    Attributes
+    ----------
+    flags : tuple of str
+        None of them can be left out; empty where the framework alone excludes all plans.
+    text : str
+        The options and what they break.
+    so : str
+        That there is no such plan.
+    """
+
+    flags: tuple[str, ...]
+    text: str
+    so: str
+
+
 class Diagnosis(ABC):
     """Why a search of one space found nothing.
 
@@ -171,16 +191,36 @@ class Diagnosis(ABC):
 
     def refuse_contradiction(self) -> None:
         """Raise `UsageError` with the fewest options that exclude all plans, and what they break."""
-        if self.fixed.is_free or not self.is_empty(self.fixed):
-            return
-        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
-        kept = smallest_set(flags, lambda chosen: self.is_empty(only(self.fixed, chosen)))
-        given = " ".join(given_text(self.fixed, flag) for flag in kept)
+        found = self.contradiction(self.fixed)
+        if found is not None:
+            raise UsageError(f"{found.text}; {found.so}")
+
+    def contradictions(self) -> Iterator[str]:
+        """What the options break whatever the rest of the plan is: the fewest that exclude all plans, then the same without them."""
+        left = self.fixed
+        while (found := self.contradiction(left)) is not None:
+            yield found.text
+            if not found.flags:  # the rules of the framework alone
+                return
+            left = only(left, frozenset(flags_of(left).values()) - set(found.flags))
+
+    def contradiction(self, fixed: MeshRestriction) -> Contradiction | None:
+        """The fewest options that exclude all plans; None where a plan obeys all of them."""
+        if fixed.is_free or not self.is_empty(fixed):
+            return None
+        kept = self.fewest(fixed)
+        given = " ".join(given_text(fixed, flag) for flag in kept)
         several = len(kept) > 1
-        raise UsageError(
-            f"{given}{' exclude each other' if several else ''}: {self.reason(only(self.fixed, frozenset(kept)))}; no legal {self.plans} "
-            f"has {'them' if several else 'it'}"
+        return Contradiction(
+            flags=tuple(kept),
+            text=f"{given}{' exclude each other' if several else ''}: {self.reason(only(fixed, frozenset(kept)))}",
+            so=f"no legal {self.plans} has {'them' if several else 'it'}",
         )
+
+    def fewest(self, fixed: MeshRestriction) -> list[str]:
+        """The fewest of the options that exclude all plans together."""
+        flags = list(dict.fromkeys(flags_of(fixed).values()))
+        return smallest_set(flags, lambda chosen: self.is_empty(only(fixed, chosen)))
 
     def nothing_fits(self, miss: Any) -> Exception:
         """Say why a search that looked at everything found no plan."""

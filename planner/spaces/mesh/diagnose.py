@@ -15,7 +15,7 @@ from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.schedules import schedule_of
 from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
-from planner.core.errors import UsageError, no_plan_in_time
+from planner.core.errors import no_plan_in_time
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, duration_text
 from planner.question.fixed import (
@@ -33,6 +33,7 @@ from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
     Change,
+    Contradiction,
     Diagnosis,
     batch_text,
     miss_text,
@@ -83,25 +84,25 @@ class MeshDiagnosis(Diagnosis):
                 return False
         return True
 
-    def refuse_contradiction(self) -> None:
-        """Raise `UsageError` with the fewest options that exclude all plans, or that the framework's rules do with them."""
+    def contradiction(self, fixed: MeshRestriction) -> Contradiction | None:
+        """The fewest options that exclude all plans, or that the framework's rules do with them."""
         framework = self.space.model.workload.framework
         rules = framework.rules.of()
-        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
-        is_empty = bool(rules) and self.is_empty(self.fixed)
-        kept = smallest_set(flags, lambda chosen: self.is_empty(only(self.fixed, chosen))) if is_empty else []
-        fixed = only(self.fixed, frozenset(kept))
-        if not is_empty or self._is_empty(fixed, ()):
-            super().refuse_contradiction()
-            return
+        is_empty = bool(rules) and self.is_empty(fixed)
+        kept = self.fewest(fixed) if is_empty else []
+        if not is_empty or self._is_empty(only(fixed, frozenset(kept)), ()):
+            return super().contradiction(fixed)
+        fixed = only(fixed, frozenset(kept))
         # Rules about what is given say more than those that meet it by way of others: these are left out first.
         given_fields = fixed.degrees.keys() | fixed.names.keys() | fixed.flags.keys()
         names = sorted(map(str, range(len(rules))), key=lambda n: bool(rules[int(n)].when.keys() & given_fields))
         broken = smallest_set(names, lambda some: self._is_empty(fixed, [rules[int(n)] for n in names if n in some]))
         given = " ".join((f"--framework {framework.name}", *(given_text(fixed, flag) for flag in kept)))
         reason = "; and ".join(framework.rules.words(rules[int(n)]) for n in broken)
-        raise UsageError(
-            f"{given}{' exclude each other' if kept else ''}: {reason}; {framework.title} runs no such {self.plans}"
+        return Contradiction(
+            flags=tuple(kept),
+            text=f"{given}{' exclude each other' if kept else ''}: {reason}",
+            so=f"{framework.title} runs no such {self.plans}",
         )
 
     def suggestion(self, miss: NearestMiss | None) -> str:

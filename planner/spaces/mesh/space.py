@@ -59,6 +59,7 @@ from strategies.mesh.settings import DISTINCT, MeshOutcome, MeshSettings
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.core.what_if import WhatIf
+    from planner.spaces.diagnose import Diagnosis
     from strategies.limits import Progress
 
 __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
@@ -152,7 +153,11 @@ class MeshPlanSpace(PlanSpace):
     # -- the search
 
     def refuse_contradiction(self) -> None:
-        self.module("diagnose").DIAGNOSIS(self).refuse_contradiction()
+        self.diagnosis().refuse_contradiction()
+
+    def diagnosis(self) -> Diagnosis:
+        found: Diagnosis = self.module("diagnose").DIAGNOSIS(self)
+        return found
 
     def settings(self) -> MeshSettings:
         """Limits of the search that the question asks for."""
@@ -462,9 +467,6 @@ class MeshPlanSpace(PlanSpace):
             raise SearchInterrupted(None)
         better = sum(1 for candidate in outcome.candidates if candidate.score < below)
         return better, better < self.most_better and not outcome.out_of_time
-
-    def is_possible(self) -> bool:
-        return not self.module("diagnose").DIAGNOSIS(self).is_empty(fixed_by(self.request))
 
     def plan_entry(self, plan: MeshPlan) -> Mapping[str, Any]:
         return mesh_entry(plan)

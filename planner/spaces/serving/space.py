@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from costmodel.timeline import Tracks
+    from planner.spaces.diagnose import Diagnosis
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
@@ -331,6 +332,10 @@ class ServingPlanSpace(PlanSpace):
     def broken(self, plan: ServingPlan) -> list[str]:
         return broken_serving_rules(self.shape, plan)
 
+    def diagnosis(self) -> Diagnosis:
+        found: Diagnosis = self.module("diagnose").DIAGNOSIS(self)
+        return found
+
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
         """The plan that the options spell out on exactly the GPUs of the question.
 
@@ -375,7 +380,7 @@ class ServingPlanSpace(PlanSpace):
     # -- from one plan to another
 
     most_better = 10_000
-    better_plans = "choices of degrees"
+    better_plans = "plans that differ in any setting"
     follows = " Replicas fill the GPUs."
 
     def differing(self, plan: ServingPlan, other: ServingPlan) -> Mapping[str, tuple[str, str]]:

@@ -128,8 +128,9 @@ def test_an_illegal_plan_is_told_every_rule_and_the_nearest_legal_values(said: C
     found = asked(said, *SMALL, "--tp", "5", "--pp", "2", code=1)
     assert not found["legal"]
     text = "\n".join(found["broken"])
-    assert "--gpus 8: tp 5 x pp 2 = 10 does not divide it" in text
-    assert "tp 5 does not divide the 12 attention heads; allowed: 1, 2, 3, 4, 6, 12" in text
+    # Nobody said that all GPUs are used: that 10 does not divide 8 breaks no rule.
+    assert "--gpus" not in text
+    assert "--tp 5: tp 5 does not divide the 12 attention heads; allowed: 1, 2, 3, 4, 6, 12" in text
     # 4 and 3 are the legal tp next to 5 on 8 GPUs (6 takes 12); pp has none, as tp alone is wrong.
     assert {legal["change"] for legal in found["nearest_legal"]} == {"--tp 3", "--tp 4"}
     times = [legal["step_time_s"] for legal in found["nearest_legal"]]
@@ -183,9 +184,22 @@ def test_serving_that_is_not_legal(said: Callable[..., tuple[str, str]]) -> None
     question = ("llama3-8b", "--mode", "inference", "--gpus", "4", "--prompt", "512", "--output-tokens", "64")
     found = asked(said, *question, "--tp", "3", "--max-batch", "8", code=1)
     text = "\n".join(found["broken"])
-    assert "--gpus 4: tp 3 x pp 1 = 3 does not divide it" in text
+    assert "--gpus" not in text
     assert "tp 3 does not divide the 32 attention heads" in text
     assert {legal["change"] for legal in found["nearest_legal"]} >= {"--tp 2", "--tp 4"}
+    text = said("why-not", *question, "--tp", "3", "--max-batch", "8", code=1)[0]
+    assert "output tokens/s, a token every" in text
+    assert "time per token" in text
+
+
+def test_settings_that_break_several_rules_are_named_apart(said: Callable[..., tuple[str, str]]) -> None:
+    """What is open is not judged: 8 GPUs have a dp that the batch of 8 does not rule out."""
+    found = asked(said, *SMALL, "--tp", "5", "--pp", "2", "--micro-batch", "3", code=1)
+    assert sorted(line.split(":")[0] for line in found["broken"]) == ["--micro-batch 3", "--tp 5"]
+    found = asked(said, *SMALL, "--tp", "4", "--pp", "4", code=1)
+    assert found["broken"] == ["--tp 4 --pp 4 exclude each other: tp 4 x pp 4 = 16 is more than --gpus 8"]
+    # 6 GPUs of 8, and 2 idle.
+    assert asked(said, *SMALL, "--tp", "3", "--pp", "2")["plan"]["workers"] == 6
 
 
 def test_several_kinds_of_gpus(said: Callable[..., tuple[str, str]]) -> None:
@@ -247,7 +261,23 @@ def test_the_first_plan_itself(said: Callable[..., tuple[str, str]], tmp_path: P
     assert found["is_first"]
     assert found["steps"] == []
     assert found["better_plans"] == 0
-    assert "It is the first plan" in said("why-not", "--plan", path, "--fastest")[0]
+    assert "It is the first plan." in said("why-not", "--plan", path, "--fastest")[0]
+
+
+@pytest.mark.e2e
+def test_the_first_plan_is_the_simplest_though_others_are_better(said: Callable[..., tuple[str, str]]) -> None:
+    question = ("llama3-8b", "--gpus", "8", "--batch", "128", "--memory-reserve", "5%")
+    first = json.loads(said("optimize", *question, "--json", "--quiet")[0])
+    assert first["fastest"] is not None
+    degrees = first["plans"][0]["plan"]
+    settings = [f"--{name.replace('_', '-')}={degrees[name]}" for name in ("tp", "pp", "micro_batch", "recompute")]
+    settings.append(f"--zero={degrees['zero_stage']}")
+    found = asked(said, *question, *settings)
+    assert found["is_first"]
+    assert found["better_plans"] >= 1
+    text = " ".join(said("why-not", *question, *settings)[0].split())
+    assert "It is the first plan: the simplest within 1 % of the fastest." in text
+    assert "1 % better at most" in text
 
 
 @pytest.mark.parametrize(
