@@ -159,7 +159,6 @@ def checked(
     values : Values
     command_line : str
     """
-    from planner.exporters import exporter_of
     from planner.files.resources import bundled_name
     from planner.logs.compare import check_log
     from planner.logs.read import read_log
@@ -176,8 +175,6 @@ def checked(
         device = bundled_name("devices", found.device) if found.device else None
         if device is not None and not {"cluster", "device"} & given.keys():
             given["device"] = device
-        if not {"framework", "calibration", "cost_model"} & given.keys():
-            given["framework"] = exporter_of(log.known.trainer).FRAMEWORK
         if given.get("model") is None:
             raise UsageError(f"MODEL: is missing: {path.name} does not say which network was trained")
     predicted, notes = question_about_plan("estimate", given, plan, run_from, values, command_line)

@@ -397,8 +397,8 @@ class _Framework(TypedDict, total=False):
         Option(
             "--framework",
             "NAME|FILE",
-            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: a "
-            "well-tuned implementation.",
+            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: none, "
+            "a well-tuned implementation.",
             words="kind:frameworks",
             read=one_framework,
         ),
@@ -779,9 +779,10 @@ class OptimizeOptions(_OnePlan, _First, _Objective, _Proof, _Solver, total=False
             "LIST",
             "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Several "
             "(torchtitan,megatron-lm) are searched one by one and compared; auto: all that can run the network and be exported. "
-            "Default: a well-tuned implementation.",
+            "Default: none, a well-tuned implementation.",
             words="kind:frameworks",
             is_list=True,
+            read=one_framework,
         ),
     ]
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UnknownName, did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
-from planner.core.request import AUTO, imported
+from planner.core.request import AUTO, WELL_TUNED, imported
 
 __all__ = [
     "COSTS",
@@ -111,8 +111,10 @@ def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a
 
 
 def one_framework(values: Values, label: str, value: Any) -> Any:
-    """Leave the name of a framework as it is; several are for a search."""
+    """Leave the name of a framework as it is, "" for none; several are for a search."""
     if isinstance(value, str) and not Path(value).exists():
+        if value.strip().lower() == WELL_TUNED:
+            return ""
         if value.strip().lower() == AUTO:
             values.add(
                 f"{label} {AUTO}: is the framework of the file that --from names; 'planner optimize --framework {AUTO}' compares all that "

@@ -31,7 +31,8 @@ RUN_FROM = {
         "--from",
         "TRAINER FILE",
         "Predict what you run today: megatron or megatron-bridge ARGS.sh, nemo RECIPE.py, torchtitan CONFIG.toml, nanotron CONFIG.yaml, "
-        "deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
+        "deepspeed ds.json or accelerate fsdp.yaml; under the trainer's framework unless --framework says another or none. Nothing in "
+        "the file is executed.",
         words="planner.exporters.runs:RUNS",
     )
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, FrameworkPlan
 from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted, UsageError
-from planner.core.request import AUTO, Request
+from planner.core.request import AUTO, WELL_TUNED, Request
 from planner.spaces import ask
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def optimize(request: Request, progress: Progress | None = None) -> Answer:
     for number, name in enumerate(names):
         # What is left of the time is shared by the searches that are left.
         left = None if ends is None else max(ends - time.monotonic(), 0.0) / (len(names) - number)
-        question = dataclasses.replace(request, frameworks=(), framework=name, time_limit_s=left)
+        question = dataclasses.replace(_under(request, name), time_limit_s=left)
         try:
             answer: Answer | None = ask.optimize(question, _part(progress, name, number, len(names)))
         except SearchInterrupted as stopped:
@@ -87,13 +87,18 @@ def _named(request: Request) -> tuple[str, ...]:
         if given.strip().lower() == AUTO:
             raise UsageError(f"--framework {AUTO}: is all of them; leave the others out, or name those to compare")
         try:
-            name = load_framework(given).framework.name
+            name = WELL_TUNED if given.strip().lower() == WELL_TUNED else load_framework(given).framework.name
             names.setdefault(name, name if name in bundled("frameworks") else given)
         except PlannerError as error:
             faults.append(error)
     if faults:
         raise faults[0] if len(faults) == 1 else UsageError("\n".join(str(fault) for fault in faults))
     return tuple(names.values())
+
+
+def _under(request: Request, name: str) -> Request:
+    """The question under one of the frameworks."""
+    return dataclasses.replace(request, frameworks=(), framework="" if name == WELL_TUNED else name)
 
 
 def _part(progress: Progress | None, name: str, number: int, count: int) -> Progress | None:
@@ -143,6 +148,6 @@ def _why(request: Request, *pair: tuple[FrameworkPlan, Answer]) -> str:
 
     items = []
     for row, answer in pair:
-        question = dataclasses.replace(request, frameworks=(), framework=row.framework, space=answer.space.choice)
+        question = dataclasses.replace(_under(request, row.framework), space=answer.space.choice)
         items.append(item_of(row.framework, question, ask.estimate(question, answer.best.plan)))
     return why(compare_items(items), 1)

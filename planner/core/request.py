@@ -18,6 +18,7 @@ __all__ = [
     "DEFAULT_PROMPT_TOKENS",
     "LISTED",
     "SPACES",
+    "WELL_TUNED",
     "CostModelName",
     "Mode",
     "Request",
@@ -29,6 +30,8 @@ __all__ = [
 
 # The framework that a run is for; where none is read, every framework that can run the network and that `planner export` writes for.
 AUTO = "auto"
+# A well-tuned implementation, where it is asked for by name.
+WELL_TUNED = "none"
 
 # A short document and an answer of a few paragraphs.
 DEFAULT_PROMPT_TOKENS = 1024
@@ -254,7 +257,9 @@ class Request:
     frameworks: tuple[
         str, ...
     ] = ()  # to compare, each by a search of its own; AUTO: all that can run the network and be exported
-    framework: str | None = None  # bundled name or path of a framework; None: a well-tuned implementation
+    framework: str | None = (
+        None  # bundled name or path; "": a well-tuned implementation; None: the calibration's, else that
+    )
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans
     changed: tuple[str, ...] | None = None  # fields asked otherwise than the plan file says; None: there is none

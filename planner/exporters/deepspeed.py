@@ -224,6 +224,8 @@ def read(path: Path, text: str, part: str = "") -> Run:  # noqa: ARG001 - only P
         raise problem(path, f"is not JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict):
         raise problem(path, "is no DeepSpeed configuration: a mapping is expected")
+    if not content.keys() & (_READ | _NOT_MODELLED | _WITHOUT_EFFECT):
+        raise problem(path, "is no DeepSpeed configuration: it has none of its keys (such as zero_optimization)")
     return run_of(path, content)
 
 

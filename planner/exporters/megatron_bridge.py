@@ -270,7 +270,9 @@ def read(path: Path, text: str, part: str = "") -> Run:
                 for setting, near in misspelt
             ]
         )
-    if len(left) == len(sizes):
+    # With hyphens they are arguments of Megatron-LM; a section of tokens is nanotron's.
+    are_others = any(s.name == f"--{s.name[2:].replace('_', '-')}" for name, s in written.of.items() if name in sizes)
+    if len(left) == len(sizes) or are_others or any(name.startswith("tokens.") for name in written.of):
         raise problem(path, "has no settings of Megatron-Bridge or NeMo (such as model.tensor_model_parallel_size)")
     precision = _precision_of_run(written)
     run = run_of(found)

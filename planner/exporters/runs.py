@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -94,14 +94,33 @@ def read_run(trainer: str, path: Path) -> Run:
     UnknownName
         No reader for this trainer.
     InputFileError
-        The file cannot be read, or says something that cannot be.
+        The file cannot be read, says something that cannot be, or is another trainer's.
     """
     if trainer not in RUNS:
         raise UnknownName(kind="trainer", name=trainer, known=RUNS)
     path, part = _part_of(path)
-    reader = cast("RunReader", importlib.import_module(RUNS[trainer]))
     text, _ = read_text(path, _MOST_BYTES, "launch files")
-    return reader.read(path, text, part)
+    try:
+        return _reader(trainer).read(path, text, part)
+    except InputFileError as error:
+        meant = next((name for name in RUNS if RUNS[name] != RUNS[trainer] and _is_of(name, path, text, part)), None)
+        if meant is None:
+            raise
+        first, *others = error.problems
+        message = f"{first.message}; it looks like a file of {_reader(meant).TITLE}: --from {meant} {path.name}"
+        raise InputFileError([replace(first, message=message), *others]) from None
+
+
+def _reader(trainer: str) -> RunReader:
+    return cast("RunReader", importlib.import_module(RUNS[trainer]))
+
+
+def _is_of(trainer: str, path: Path, text: str, part: str) -> bool:
+    try:
+        _reader(trainer).read(path, text, part)
+    except PlannerError:
+        return False
+    return True
 
 
 def _part_of(path: Path) -> tuple[Path, str]:
@@ -205,7 +224,7 @@ def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
 
 
 def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[dict[str, Any], str, list[str]]:
-    """Fill the options that were not given from a run.
+    """Fill the options that were not given from a run; the framework is the trainer's, or that of the calibration that is given.
 
     Parameters
     ----------
@@ -226,6 +245,7 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
     PlannerError
         As `planner.exporters.runs.read_run`.
     """
+    path = run if isinstance(run, Path) else None
     if isinstance(run, Path):
         run = read_run(trainer, run)
     model = given.get("model")
@@ -235,15 +255,12 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
     if started is not None and asked is not None and str(asked).strip() != started:
         run.notes.append(f"--gpus {asked}: the script starts {started}")
     name = exporter_of(TARGETS_ELSEWHERE.get(trainer, trainer)).FRAMEWORK
-    if str(given.get("framework")).strip().lower() == AUTO:
-        given = {**given, "framework": name}
-        run.notes.append(f"--framework {AUTO}: {name}, which the file is for")
-    elif given.get("framework") is None and given.get("calibration") is None:
-        run.notes.append(
-            f"--framework: is not given, so a well-tuned implementation is predicted; add --framework {name} for your trainer's"
-        )
+    if str(given.get("framework") or AUTO).strip().lower() == AUTO and given.get("cost_model") != "paleo":
+        given = {**given, "framework": _framework_of_calibration(given.get("calibration")) or name}
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}
+    if path is not None and not {"gpus", "dp", "dp_shard", "dp_replicate"} & merged.keys():
+        raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs it runs on; add --gpus N")
     ranks = _data_parallel_ranks(merged)
     if ranks == 1 and "zero" not in given and str(merged.get("cp", 1)) == "1":
         merged["zero"] = "0"  # one rank has nothing to share
@@ -253,6 +270,16 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
             # Else it is the network's usual batch.
             merged["batch"] = ranks * int(words[0]) * int(words[1])
     return merged, run.stages, run.notes
+
+
+def _framework_of_calibration(calibration: str | None) -> str:
+    """The framework whose runs a calibration was fitted to; "" of any. One that cannot be loaded is reported with the question."""
+    from planner.files.loading import load_calibration
+
+    try:
+        return "" if calibration is None else load_calibration(calibration).calibration.framework
+    except PlannerError:
+        return ""
 
 
 def _check_network(run: Run, model: str) -> None:

@@ -319,8 +319,10 @@ _MODES = {
 def read(path: Path, text: str, part: str = "") -> Run:
     """Read a run from a TOML file, a Python configuration or a launch script."""
     found = settings_of(path, text, part)
-    if not any(name.startswith(("parallelism.", "training.", "activation_checkpoint")) for name in found.of):
-        raise problem(path, "is no configuration of torchtitan: it has no parallelism or training")
+    if not found.of.keys() & (_READ - {"optimizer", "optimizer.name"}):
+        raise problem(
+            path, "is no configuration of torchtitan: it has nothing that is read of its parallelism or training"
+        )
     run = Run()
     for name, option in _DEGREES.items():
         if (count := found.number(name)) is not None and (count > 1 or option == "dp_replicate"):

@@ -103,7 +103,7 @@ def _question_head(request: Request, setting: Setting, folder: Path | None) -> d
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
-        "framework": None if request.framework is None else reference("frameworks", request.framework, folder),
+        "framework": reference("frameworks", request.framework, folder) if request.framework else None,
         "memory_limit": request.memory_limit,
         "memory_reserve": reserve_of(request, setting.memory_errors),
         "memory_confidence": confidence_of(request, setting.memory_errors),

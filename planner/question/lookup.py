@@ -154,7 +154,7 @@ def _framework(request: Request, calibrated: LoadedCalibration | None) -> Framew
         return of_calibration
     if request.cost_model == "paleo":
         raise UsageError("--framework: only has a meaning with --cost-model roofline; paleo is a program of its own")
-    found = load_framework(request.framework).framework
+    found = load_framework(request.framework).framework if request.framework else NO_FRAMEWORK
     if found.serves and request.mode == "training":
         raise UsageError(
             f"--framework {found.name}: serves networks and trains none; use --mode inference, or a trainer"
@@ -162,8 +162,8 @@ def _framework(request: Request, calibrated: LoadedCalibration | None) -> Framew
     if of_calibration.name not in ("", found.name):
         assert calibrated is not None
         raise UsageError(
-            f"--framework {found.name}: calibration '{calibrated.calibration.name}' was fitted to runs of {of_calibration.name}; leave one "
-            "of them out"
+            f"--framework {found.name or 'none'}: calibration '{calibrated.calibration.name}' was fitted to runs of "
+            f"{of_calibration.name}; leave one of them out"
         )
     return replace(found, attention=of_calibration.attention) if of_calibration.name else found
 

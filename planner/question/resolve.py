@@ -104,7 +104,7 @@ def resolve(request: Request) -> Resolved:
     if calibrated is not None:
         cluster = cluster_with(cluster, calibrated.calibration.values)
         inputs = {**inputs, "calibration": calibrated.sha256}
-    if request.framework is not None:
+    if request.framework:
         inputs = {**inputs, "framework": load_framework(request.framework).sha256}
     asked = Asked(request=request, graph=model.graph, cluster=cluster)
     kind = choose_space(asked)
@@ -372,7 +372,7 @@ def _stated_assumptions(
         rows.append(Assumption(name="framework", value=setting.framework, source=source))
     elif setting.cost_model != "paleo":
         value = "none: a well-tuned implementation (--framework names one)"
-        rows.append(Assumption(name="framework", value=value, source="default"))
+        rows.append(Assumption(name="framework", value=value, source=request.source_of("framework", "default")))
     if calibrated is not None:
         rows.append(
             Assumption(

@@ -168,7 +168,9 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     ]
     return [
         *verdict_blocks(
-            f"Best, under {answer.frameworks[0].framework}" if answer.frameworks else "Best", best.summary, facts
+            f"Best, under {answer.setting.framework or 'no framework'}" if answer.frameworks else "Best",
+            best.summary,
+            facts,
         ),
         *frameworks_blocks(answer),
         answer.space.report.plans_table(answer.listed, answer.objective),

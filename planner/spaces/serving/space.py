@@ -75,7 +75,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     """
     request, framework = resolved.request, resolved.workload.framework
     _check_options(request)
-    if request.framework is not None and not framework.serves:
+    if request.framework and not framework.serves:
         raise UsageError(
             f"--framework {framework.name}: is a trainer, and the question is about inference; name a serving engine "
             "(vllm, sglang or tensorrt-llm), or leave --framework out"

@@ -28,6 +28,25 @@ def test_an_answer_names_what_runs_it(document: Any) -> None:
     assert named["step_time_s"] > plain["step_time_s"]  # devices differ
 
 
+def test_none_is_a_well_tuned_implementation(document: Any, tmp_path: Path, fails: Any) -> None:
+    path = tmp_path / "plan.yaml"
+    planner.estimate("alexnet", gpus=2, family="data", framework="pytorch").plan.save(path)
+    plain = planner.estimate("alexnet", gpus=2, family="data")
+    for found in (
+        planner.estimate("alexnet", gpus=2, family="data", framework="none"),
+        planner.estimate(plan=path, framework="None"),
+    ):
+        assert (found.step_time_s, found.raw.setting.framework) == (plain.step_time_s, "")
+    several = document("optimize gpt2-124m --gpus 1 --framework none,pytorch-fsdp --top 1")
+    assert {row["framework"] for row in several["frameworks"]} == {"none", "pytorch-fsdp"}
+    alone = document("optimize gpt2-124m --gpus 1 --framework none --top 1")
+    assert [row["step_time_s"] for row in several["frameworks"] if row["framework"] == "none"] == [
+        alone["plans"][0]["step_time_s"]
+    ]
+    said = fails("estimate", "llama3-8b", "--gpus", "1", "--framework", "none", "--calibration", "vtrain")
+    assert "--framework none: calibration 'vtrain' was fitted to runs of megatron-deepspeed" in said
+
+
 def test_a_plan_file_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     result = planner.estimate("alexnet", gpus=2, family="data", framework="pytorch")

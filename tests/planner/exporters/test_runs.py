@@ -20,7 +20,7 @@ from planner.exporters.export import make_export
 from planner.exporters.runs import RUNS, read_run, sizes_of_network, with_run
 from planner.importers.networks import load_model
 from tests.cases import mostly
-from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE
+from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE, PLAIN_PIPELINE
 
 
 def _file(folder: Path, text: str, name: str = "train.sh") -> Path:
@@ -162,12 +162,47 @@ def test_misspelt_settings_with_lists_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_said"), [({}, True), ({"framework": "megatron-lm"}, False), ({"calibration": "c"}, False)]
+    ("given", "framework"),
+    [
+        ({}, "megatron-lm"),
+        ({"framework": "auto"}, "megatron-lm"),
+        ({"framework": "megatron-lm-2021"}, "megatron-lm-2021"),
+        ({"framework": "none"}, "none"),
+        ({"calibration": "vtrain"}, "megatron-deepspeed"),  # whose runs it was fitted to
+        ({"calibration": "no-such"}, "megatron-lm"),
+        ({"cost_model": "paleo"}, None),  # has none
+    ],
 )
-def test_a_run_without_a_framework_names_the_one_to_add(given: dict[str, str], is_said: bool, tmp_path: Path) -> None:
+def test_a_run_is_predicted_under_its_trainers_framework(
+    given: dict[str, str], framework: str | None, tmp_path: Path
+) -> None:
     path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16")
-    _, _, notes = with_run(given, "megatron", path)
-    assert any("add --framework megatron-lm" in note for note in notes) == is_said
+    filled, _, _ = with_run({**given, "gpus": "8"}, "megatron", path)
+    assert filled.get("framework") == framework
+
+
+@pytest.mark.parametrize("command", ["estimate llama3-8b", "optimize llama3-8b", "compare --model llama3-8b"])
+def test_a_run_says_its_gpus(command: str, tmp_path: Path, fails: Any) -> None:
+    path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --tensor-model-parallel-size 2")
+    said = fails(*command.split(), "--from", "megatron", str(path))
+    assert "--gpus: is missing: train.sh does not say how many GPUs it runs on; add --gpus N" in said
+
+
+def test_a_file_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    """Every reader refuses the files of every other, and names the trainer that they are for."""
+    written = {
+        "megatron": "train.sh", "megatron-bridge": "train.sh", "torchtitan": "planned.py", "deepspeed": "ds_config.json",
+        "accelerate": "accelerate.yaml", "nanotron": "nanotron.yaml",
+    }  # fmt: skip
+    assert {RUNS[target] for target in written} == set(RUNS.values())
+    for target, name in written.items():
+        job = PLAIN_PIPELINE if target == "nanotron" else FSDP
+        path = _file(tmp_path, make_export(job, target).files[name], name)
+        assert read_run(target, path).mesh
+        for trainer in RUNS:
+            if RUNS[trainer] != RUNS[target]:
+                with pytest.raises(InputFileError, match=f"it looks like a file of .*: --from {target} {name}"):
+                    read_run(trainer, path)
 
 
 def test_scripts_of_other_programs(tmp_path: Path, fails: Any) -> None:
@@ -229,7 +264,7 @@ def test_layouts_and_virtual_stages(tmp_path: Path) -> None:
 def test_megatron_gives_every_stage_as_many_blocks(tmp_path: Path) -> None:
     """The planner alone would give the first and the last stage, with embedding and loss, fewer."""
     script = _file(tmp_path, "x --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 16 --bf16")
-    plan = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=8).plan
+    plan = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=8, framework="none").plan
     assert plan.settings.get("stage_blocks") == [16, 16]
     layout = _file(tmp_path, script.read_text() + " --pipeline-model-parallel-layout 'Et*14|t*18L'")
     plan = planner.estimate("llama3-8b", run_from=("megatron", layout), gpus=8).plan

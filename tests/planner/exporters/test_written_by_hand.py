@@ -11,7 +11,7 @@ import pytest
 import planner
 from planner.cli import run
 from planner.core.errors import InputFileError
-from planner.exporters.runs import Run, read_run, with_run
+from planner.exporters.runs import Run, read_run
 
 TITAN = """
 [model]
@@ -257,11 +257,10 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
 def test_the_framework_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nanotron.yaml"
     path.write_text(NANOTRON, encoding="utf-8")
-    filled, _, notes = with_run({"framework": "auto"}, "nanotron", path)
-    assert filled["framework"] == "nanotron"
-    assert any("which the file is for" in note for note in notes)
-    found = planner.estimate("llama3-8b", run_from=("nanotron", path), framework="auto")
-    assert found.raw.setting.framework == "nanotron"
+    found = planner.estimate("llama3-8b", run_from=("nanotron", path))
+    plain = planner.estimate("llama3-8b", run_from=("nanotron", path), framework="none")
+    assert (found.raw.setting.framework, plain.raw.setting.framework) == ("nanotron", "")
+    assert plain.step_time_s < found.step_time_s
     assert (found.plan.settings["num_micro_batches"], found.plan.workers) == (8, 16)
     assert run(["estimate", "llama2-13b", "--from", "nanotron", str(path)]) == 2
     assert "model.model_config.num_hidden_layers 32 (it has 40)" in capsys.readouterr().err
