@@ -56,9 +56,7 @@ class Plan:
         "ranked.family", "Region of the space that it lies in, as in ``hybrid`` or ``tensor+pipeline+zero-1``."
     )
 
-    rank = Reads[int](
-        "ranked.rank", "Place in its search; 1 is the best of the proven space, 0 a refinement that is better still."
-    )
+    rank = Reads[int]("ranked.rank", "Place in the answer; 1 is the plan to run.")
 
     workers = Reads[int]("ranked.workers", "Devices in use.")
 

@@ -236,7 +236,7 @@ def _proof(answer: Answer, better: str) -> str:
     proof, refined, fastest = answer.proof, answer.refined, answer.fastest
     noun, first, beyond = "plan", "the first", ""
     if fastest is not None:
-        if not fastest.rank:
+        if "uniform" in answer.forgone:
             noun = "uniform plan"
             beyond = f"; the {best_word(answer.objective).lower()} below is not uniform, and not proven"
         first = "the best of them"
@@ -244,9 +244,9 @@ def _proof(answer: Answer, better: str) -> str:
             ahead = 1.0 - proof.bound_s / answer.best.step_time_s
             first = duration_text(proof.bound_s) + (f" ({percent(ahead)} less than the first)" if ahead > 0.0 else "")
     elif refined is not None:
-        noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
+        noun, first = "uniform plan", f"plan {answer.plans[0].rank} ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
-        beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"
+        beyond = f"; plan {refined.rank} has {words} and is {percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         kept = " and keeps the limits" if answer.setting.limits else ""
@@ -284,7 +284,7 @@ def _workers(answer: Answer, better: str) -> str:
 
 def _benchmark(answer: Answer) -> list[Sentence]:
     """What to benchmark; the refined plan is not compared with the others under the model's error."""
-    found = benchmark_sentence(answer.error_bars, len(answer.plans))
+    found = benchmark_sentence(answer.error_bars, len(answer.plans), answer.plans[0].rank)
     if answer.refined is None:
         return found
     return [Sentence(f"Of the uniform plans, {text[0].lower()}{text[1:]}") for text in (block.text for block in found)]

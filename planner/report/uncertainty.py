@@ -72,7 +72,7 @@ def interval_text(ends: tuple[float | None, float | None], unit: Unit) -> str:
 _SHORT_LIST = 4
 
 
-def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
+def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> list[Sentence]:
     """What to benchmark, in a sentence or two; nothing where plans were not compared.
 
     Parameters
@@ -81,6 +81,8 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
         Of the plans that were compared: those that are shown and others.
     plans : int
         How many are shown.
+    first : int
+        Rank of the first of them.
 
     Examples
     --------
@@ -106,9 +108,9 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
         chance = f"{_rounded(bars.near_probability)} probability"
         within = f"the best or within {100 * bars.near_within:.0f} % of it with {chance}"
     if len(ranks) == 1:
-        text = f"{'The first plan' if ranks == (1,) else f'Plan {ranks[0]}'} is {holds}."
+        text = f"{'The first plan' if ranks == (first,) else f'Plan {ranks[0]}'} is {holds}."
     elif len(ranks) <= _SHORT_LIST:
-        is_top = list(ranks) == list(range(1, len(ranks) + 1))
+        is_top = list(ranks) == list(range(first, first + len(ranks)))
         which = f"The top {len(ranks)}" if is_top else f"Plans {_ranks(ranks)}"
         text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
     else:
@@ -125,8 +127,9 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
         beyond = max(*ranks, *near)
     elif len(ranks) > _SHORT_LIST:
         beyond = max(near or ranks)
-    more = f" --top {beyond} shows them all." if beyond > plans else ""
-    return [Sentence(f"{text}{more}{_unlikely_first(bars)}")]
+    top = beyond - first + 1
+    more = f" --top {top} shows them all." if top > plans else ""
+    return [Sentence(f"{text}{more}{_unlikely_first(bars, first)}")]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -147,17 +150,17 @@ def _ranks(ranks: Sequence[int]) -> str:
     return joined_words(words)
 
 
-def _unlikely_first(bars: ErrorBars) -> str:
+def _unlikely_first(bars: ErrorBars, first: int) -> str:
     """Why a plan that is predicted to be slower may be the likelier best; empty where none is."""
     best = max(bars.probability_best)
     if best <= bars.probability_best[0] + _NOISE:
         return ""
-    other = bars.probability_best.index(best) + 1
-    if bars.scores and bars.scores[other - 1] < bars.scores[0]:
+    other = bars.probability_best.index(best)
+    if bars.scores and bars.scores[other] < bars.scores[0]:
         return ""
     return (
-        f" P(best) of plan {other} is above that of the first, though it is predicted to be slower: its prediction is less sure, or "
-        "fewer of the others are like it."
+        f" P(best) of plan {other + first} is above that of the first, though it is predicted to be slower: its prediction is less sure, "
+        "or fewer of the others are like it."
     )
 
 

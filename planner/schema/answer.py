@@ -360,8 +360,8 @@ PlanHead = record(
     "What every space says of a plan.",
     rank=key(
         int,
-        "1 is the plan to run, and the others follow by the objective; 0: it has stages or splits of its own.",
-        ge=0,
+        "1 is the plan to run, and the others follow by the objective.",
+        ge=1,
     ),
     **INTERVAL,
     probability_best=key(
@@ -490,14 +490,16 @@ def _mesh_search_keys(cost: Any) -> dict[str, Any]:
         "refined": key(
             cost | None,
             "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
-            "1 %, where it is better than all uniform ones, those of `plans` (its `rank` is 0, its `gap` negative); null: none "
-            "is. `--export` writes it. `proven_optimal`, `bound_s` and `gap` are about the uniform plans: this one may be below the bound.",
+            "1 %, where it is better than all uniform ones, those of `plans` (its `rank` is 1 and theirs begin at 2, its `gap` is "
+            "negative); null: none is. `--export` writes it. `proven_optimal`, `bound_s` and `gap` are about the uniform "
+            "plans: this one may be below the bound.",
         ),
         "fastest": key(
             cost | None,
             "The best plan for the objective, where the plan to run is a simpler one: one within 1 % of it, or of the best that keeps "
-            "activations on the device. `rank` 2: it comes next, listed or not; 0: it has stages or splits of its own, and "
-            "`proven_optimal`, `bound_s` and `gap` are about the others. null: the plan to run is the best.",
+            "activations on the device. `rank` 2: it comes next, listed or not; where `forgone` has `uniform`, it "
+            "has stages or splits of its own, and `proven_optimal`, `bound_s` and `gap` are about the others. null: the "
+            "plan to run is the best.",
         ),
         "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
         **_role_keys("mesh", cost),

@@ -90,6 +90,8 @@ def searched(
         except KeyboardInterrupt:
             interrupted = found.outcome.interrupted = True
     ranked = space.rank(found.plans)
+    if found.refined is not None:  # it is the first
+        ranked = [dataclasses.replace(plan, rank=plan.rank + 1) for plan in ranked]
     answer = Answer(
         space=space,
         setting=space.setting(ranked[0].plan),

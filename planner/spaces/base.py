@@ -265,6 +265,8 @@ class PlanSpace(AnswerSpace):
         from planner.uncertainty.bars import WITHOUT_MODEL, with_bars
 
         bars = self.bars(plans) if isinstance(self.resolved.workload.compute, RooflineCompute) else WITHOUT_MODEL
+        listed, near = (tuple(plans[n - 1].rank for n in some) for some in (bars.benchmark_list, bars.near_list))
+        bars = dataclasses.replace(bars, benchmark_list=listed, near_list=near)
         return with_bars(plans, bars), bars
 
     # -- what was assumed

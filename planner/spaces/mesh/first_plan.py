@@ -47,7 +47,7 @@ def with_first(space: MeshPlanSpace, settings: MeshSettings, found: Found) -> Fo
         if chosen.score > most:
             return dataclasses.replace(found, refined=refined)
     (second,) = space.rank([best.plan], chosen.score)
-    fastest = dataclasses.replace(second, rank=2) if refined is None else refined
+    fastest = dataclasses.replace(second if refined is None else refined, rank=2)
     if fastest.plan == chosen.plan:
         return found
     forgone = [
@@ -84,4 +84,4 @@ def _refined(space: MeshPlanSpace, settings: MeshSettings, outcome: Any) -> tupl
     # Splits must be worth it beside the best of the others.
     least = min([plan.gap for plan in shown], default=0.0)
     shown += [plan for plan in ranked[len(staged[:1]) :] if plan.gap < least - _WORTH_SPLITTING]
-    return (dataclasses.replace(shown[-1], rank=0) if shown else None), checks
+    return (dataclasses.replace(shown[-1], rank=1) if shown else None), checks

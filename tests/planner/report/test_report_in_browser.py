@@ -125,7 +125,7 @@ def test_pictures_tell_the_plan_as_well(browser: Browser, pages: dict[str, Path]
     opened(browser, pages["mesh-static"])
     x, y = browser.run(PLACE, "#breakdown .wide-still rect:has(title)")
     title = browser.run("return document.elementFromPoint(arguments[0],arguments[1]).textContent", x, y)
-    assert title.startswith("#0: compute ")
+    assert title.startswith("#1: compute ")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -45,7 +45,8 @@ def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_pa
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
     refined, best = found["refined"], found["plans"][0]
     assert refined["step_time_s"] < best["step_time_s"] * (1 - 1e-4)
-    assert refined["rank"] == 0
+    assert [plan["rank"] for plan in (refined, *found["plans"])] == list(range(1, len(found["plans"]) + 2))
+    assert not {1} & {*found["benchmark_list"], *found["near_list"]}  # the others are compared
     assert refined["gap"] == pytest.approx(refined["step_time_s"] / best["step_time_s"] - 1)
     assert refined["memory_bytes_per_gpu"] <= refined["memory_capacity_bytes"]
     stages = refined["plan"]["stage_blocks"]
@@ -87,10 +88,11 @@ def test_without_it_nothing_is_said() -> None:
 def test_other_objectives_say_what_is_better() -> None:
     uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.0, gap=-0.05)
     result = make_result(refined=uneven, objective="gpu_hours")
+    result = dataclasses.replace(result, plans=tuple(dataclasses.replace(p, rank=p.rank + 1) for p in result.plans))
     said = [block.text for block in search_report(result).blocks() if isinstance(block, Sentence)]
     assert not any("5.0 %" in text for text in said)
     flat = " ".join(plain_text(search_report(result).blocks(), None).split())
-    assert "is cheaper than plan 1 (20.0 s); plan 0 has stages of its own and is 5.0 % cheaper, but not proven" in flat
+    assert "is cheaper than plan 2 (20.0 s); plan 1 has stages of its own and is 5.0 % cheaper, but not proven" in flat
     assert result.best is uneven
     for answered, command in ((result, " --plan plan.yaml'"), (make_result(), "' with the same options")):
         assert f"'planner explain{command}" in plain_text(search_report(answered).blocks(), None)
@@ -100,13 +102,14 @@ def test_other_objectives_say_what_is_better() -> None:
 
 
 def test_every_table_begins_with_it() -> None:
-    uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 16.0, rank=0, gap=-0.2)
+    uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 16.0, rank=1, gap=-0.2)
     result = make_result(refined=uneven)
+    result = dataclasses.replace(result, plans=tuple(dataclasses.replace(p, rank=p.rank + 1) for p in result.plans))
     assert result.listed == (result.best, *result.plans)
     rows = search_report(result).records()
-    assert [(row["rank"], row["step_time_s"]) for row in rows] == [(0, 16.0), (1, 20.0), (2, 21.0)]
+    assert [(row["rank"], row["step_time_s"]) for row in rows] == [(1, 16.0), (2, 20.0), (3, 21.0)]
     table = next(block for block in search_report(result).blocks() if isinstance(block, Table))
-    assert table.columns[0].cells == ("0", "1", "2")
+    assert table.columns[0].cells == ("1", "2", "3")
     assert table.columns[-1].cells == ("-", "+25.0 %", "+31.2 %")  # slower than the plan that is the best
 
 
@@ -209,8 +212,8 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
             UNEVEN,
             [
                 "Best: pp 8",
-                "plan 0 has stages of its own and is",
-                "0 pp 8",
+                "plan 1 has stages of its own and is",
+                "1 pp 8",
                 "no uniform plan of the stated space that fits is faster than plan 1 (",
             ],
         ),
@@ -218,8 +221,8 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
             WIDE,
             [
                 "Best: tp 16",
-                "0 tp 16",
-                "plan 0 has splits of its own inside the blocks and is",
+                "1 tp 16",
+                "plan 1 has splits of its own inside the blocks and is",
                 "the per-layer program finds a split that makes the step",
             ],
         ),
