@@ -45,7 +45,7 @@ FIELDS = {
     "etp": "model.expert_tensor_parallel_size",
     "pp": "model.pipeline_model_parallel_size",
     "vpp": "model.virtual_pipeline_model_parallel_size",
-    "schedule": "1f1b, and interleaved by vpp; comm_overlap.overlap_moe_expert_parallel_comm (combined_1f1b); no others",
+    "schedule": "1f1b, and interleaved by vpp; model.overlap_moe_expert_parallel_comm (combined_1f1b); no others",
     "dp_replicate": "implied; ddp.num_distributed_optimizer_instances beside ZeRO",
     "dp_shard": "implied by the number of processes",
     "zero_stage": "ddp and optimizer.use_distributed_optimizer (1), use_megatron_fsdp, ddp.data_parallel_sharding_strategy (2, 3)",
@@ -106,13 +106,13 @@ def _overrides(job: Job, account: Account) -> list[str]:
     if plan.cp > 1:
         overrides.append(f"model.cp_comm_type={CP_COMM[plan.cp_kind]}")
     overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order_of(job)]).lower()}")
-    overrides += _pipeline(job)
+    overrides += _pipeline(job, account)
     overrides += _zero(job)
     overrides += _memory(job)
     return overrides + _run_overrides(job, account)
 
 
-def _pipeline(job: Job) -> list[str]:
+def _pipeline(job: Job, account: Account) -> list[str]:
     plan = job.plan
     virtual = str(plan.vpp) if plan.vpp > 1 else "null"  # recipes have their own
     if plan.pp == 1:
@@ -131,8 +131,17 @@ def _pipeline(job: Job) -> list[str]:
             if plan.vpp > 1
             else []
         ),
-        *(["comm_overlap.overlap_moe_expert_parallel_comm=true"] if plan.schedule == "combined_1f1b" else []),
+        *(_passes_together(account) if plan.schedule == "combined_1f1b" else []),
     ]
+
+
+def _passes_together(account: Account) -> list[str]:
+    """Of the model, as above; but a comm_overlap that is there switches it off again unless it says so itself."""
+    account.left_to_user(
+        "schedule",
+        "where your recipe sets comm_overlap, add comm_overlap.overlap_moe_expert_parallel_comm=true: it replaces the model's",
+    )
+    return ["model.overlap_moe_expert_parallel_comm=true", "model.moe_shared_expert_overlap=false"]
 
 
 def _zero(job: Job) -> list[str]:

@@ -224,7 +224,10 @@ def test_groups_of_micro_batches_are_written(target: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("target", "words"),
-    [("megatron", "--overlap-moe-expert-parallel-comm"), ("megatron-bridge", "overlap_moe_expert_parallel_comm=true")],
+    [
+        ("megatron", "--overlap-moe-expert-parallel-comm"),
+        ("megatron-bridge", "model.overlap_moe_expert_parallel_comm=true"),
+    ],
 )
 def test_passes_that_run_together_are_written(target: str, words: str) -> None:
     """And refused for what Megatron's check of its arguments refuses: whole networks without experts, whole blocks recomputed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from planner.exporters.runs import RUNS, with_run
 from planner.question.resolve import resolve
 from planner.spaces.mesh.exact import exact_plan
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from tests.cases import mostly
 from tests.planner.exporters.jobs import drawn_plan
 from tests.planner.exporters.test_framework_rules import export_of, space_of, writes_completely
 
@@ -57,8 +57,12 @@ def test_every_trainer_is_tried() -> None:
     assert set(FILES) == set(RUNS)
 
 
-@pytest.mark.parametrize("trainer", sorted(FILES))
-@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+@mostly(
+    "fuzz",
+    ("trainer", "model"),
+    [(trainer, model) for trainer in sorted(FILES, reverse=True) for model in ("llama3-8b", "mixtral-8x7b")],
+    quick=1,
+)
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 def test_what_is_written_is_read_back(trainer: str, model: str, data: Any, new_file: Any) -> None:
