@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, batch_of, evaluate, evaluate_on
+from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
 from costmodel.layerwise.splits import Split, divisors, factorisations, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
+from costmodel.network.graph import Graph
+from costmodel.tolerances import EQUAL
 from strategies.layerwise.per_layer.search import Method
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
@@ -24,6 +27,7 @@ __all__ = [
     "best_data_parallel",
     "blocks",
     "data_parallel_plan",
+    "fewest_data_parallel",
 ]
 
 
@@ -44,7 +48,9 @@ class Pool:
     def __init__(self, cache: CostCache, settings: SearchSettings) -> None:
         self._cache, self._settings = cache, settings
         self._found: dict[tuple[object, ...], Candidate] = {}
+        self._work: dict[tuple[object, ...], tuple[object, ...]] = {}  # of the plans found
         self.nearest_miss: Candidate | None = None
+        self.pipeline: Candidate | None = None  # the best with stages
 
     def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> int:
         """Evaluate plans, keep those that fit the memory, the family and the list, and count those that are of the family.
@@ -74,11 +80,18 @@ class Pool:
                 if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
                     self.nearest_miss = candidate
                 continue
+            if plan.is_pipeline and (self.pipeline is None or _order(candidate) < _order(self.pipeline)):
+                self.pipeline = candidate
             key = plan_key(graph, plan)
             if key not in self._found or _order(candidate) < _order(self._found[key]):
                 self._found[key] = candidate
-        ranked = sorted(self._found.items(), key=lambda item: _order(item[1]))
-        self._found = dict(ranked[: settings.top])
+                self._work[key] = _work(graph, plan, costs, n)
+        different: dict[tuple[object, ...], tuple[object, ...]] = {}
+        for key in sorted(self._found, key=lambda key: _order(self._found[key])):
+            different.setdefault(self._work[key], key)
+        kept = list(different.values())[: settings.top]
+        self._found = {key: self._found[key] for key in kept}
+        self._work = {key: self._work[key] for key in kept}
         return accepted
 
     def best(self) -> list[Candidate]:
@@ -90,6 +103,25 @@ class Pool:
         """What a further plan must beat: the score of the K-th plan, or a limit on scores."""
         ranked, most = self.best(), self._settings.cutoff
         return min(ranked[-1].score, most) if len(ranked) == self._settings.top else most
+
+    @property
+    def pipeline_cutoff(self) -> float:
+        """What a further pipeline must beat: it may be the best one near the best plan, too."""
+        ranked = self.best()
+        near = ranked[0].score * (1.0 + self._settings.near) if ranked else float("inf")
+        if self.pipeline is not None:
+            near = min(near, self.pipeline.score)
+        return max(self.cutoff, min(near, self._settings.cutoff))
+
+
+def _work(graph: Graph, plan: Plan, costs: CostBatch, n: int) -> tuple[object, ...]:
+    """Equal for plans in which every rank has equal kernels, messages and memory: blocks that are alike may change places."""
+    if plan.is_pipeline:
+        return plan_key(graph, plan)
+    layers = ((graph.layers[i].signature, plan.splits[i].degrees, plan.collectives[i]) for i in graph.weighted)
+    # Resharding has the messages that layers without weights take part in; digits that depend on the order of a sum are left out.
+    sums = (costs.forward_s, costs.backward_s, costs.update_s, costs.reshard_s, costs.exchange_s, costs.memory_bytes)
+    return (plan.workers, frozenset(Counter(layers).items()), *(f"{float(array[n]):.9e}" for array in sums))
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
@@ -119,6 +151,8 @@ class SearchSettings:
     gap: float = 0.0
     solver: Method = "auto"
     cutoff: float = float("inf")  # plans of a higher score are of no interest
+    near: float = 0.0  # the best pipeline is found, too, if it scores at most this share more than the best plan
+    has_pipelines: bool = True
 
 
 _WAYS_TO_CLOSE = ("solved", "bounded", "dominated", "infeasible", "open")
@@ -134,6 +168,8 @@ class Outcome:
     space_size: int = 0
     searched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WAYS_TO_CLOSE, 0))
     nearest_miss: Candidate | None = None  # least memory over the capacity, when nothing fits
+    pipeline: Candidate | None = None  # the best with stages that was found
+    pipelines_bound: float = 0.0  # no other pipeline has a lower score
     interrupted: bool = False
     out_of_time: bool = False
     methods: tuple[str, ...] = ()
@@ -142,6 +178,15 @@ class Outcome:
         """Take in what bounds the scores of some plans: of all of them, and of those that were not found."""
         self.bound_score = min(self.bound_score, score)
         self.rest_bound = min(self.rest_bound, score if rest is None else rest)
+
+    def knows_pipelines(self, cutoff: float) -> bool:
+        """Whether no pipeline but the best one found scores less than a limit, or none at all does."""
+        best = float("inf") if self.pipeline is None else self.pipeline.score
+        return min(best, cutoff) * (1 - EQUAL) <= self.pipelines_bound
+
+    def pipeline_within(self, cutoff: float) -> Candidate | None:
+        """The best pipeline, if it scores at most a limit."""
+        return self.pipeline if self.pipeline is not None and self.pipeline.score <= cutoff else None
 
     def close(self, how: str, bounds: FloatArray) -> None:
         """Record (worker count, micro-batches) that are done with, and what bounds their plans."""
@@ -193,10 +238,33 @@ def best_data_parallel(
     on_all, best : Plan or None
         None where it does not fit, or the batch is smaller than the workers.
     """
+    best = _data_parallel(cache, max_workers, capacity_bytes, score)
+    on_all = data_parallel_plan(best[max_workers][1], max_workers) if max_workers in best else None
+    if not best:
+        return on_all, None
+    first = min(best, key=lambda w: best[w][0])
+    return on_all, data_parallel_plan(best[first][1], first)
+
+
+def fewest_data_parallel(cache: CostCache, settings: SearchSettings, cutoff: float) -> Candidate | None:
+    """Plain data parallelism on the fewest workers on which it scores at most a limit; None where it does on none."""
+    every = _data_parallel(cache, settings.max_workers, settings.capacity_bytes, settings.score)
+    workers = min((w for w, (value, _) in every.items() if value <= cutoff), default=None)
+    if workers is None:
+        return None
+    pool, tables = Pool(cache, settings), every[workers][1]
+    pool.add([data_parallel_plan(tables, workers)], tables)
+    return next(iter(pool.best()), None)
+
+
+def _data_parallel(
+    cache: CostCache, max_workers: int, capacity_bytes: float, score: Score
+) -> dict[int, tuple[float, CostTables]]:
+    """Scores of plain data parallelism by the number of workers, where it fits, and tables of the micro-batches."""
     workload = cache.workload
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
-    best: dict[int, tuple[float, CostTables]] = {}  # worker count -> score, and tables of its micro-batches
+    best: dict[int, tuple[float, CostTables]] = {}
     for m in divisors(workload.global_batch):
         counts = [w for w in open_counts if w <= workload.micro_batch(m)]
         if not counts:
@@ -213,8 +281,4 @@ def best_data_parallel(
         open_counts = [
             w for w, fit in zip(counts, fits, strict=True) if not fit or (m > 1 and workload.global_batch % (m * w))
         ]
-    on_all = data_parallel_plan(best[max_workers][1], max_workers) if max_workers in best else None
-    if not best:
-        return on_all, None
-    first = min(best, key=lambda w: best[w][0])
-    return on_all, data_parallel_plan(best[first][1], first)
+    return best

@@ -29,10 +29,10 @@ from strategies.layerwise.candidates import (
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.per_layer.search import is_confirmed, solve
 from strategies.layerwise.pipeline.search import PipelineSearch, replica_table
-from strategies.layerwise.space import BATCH_FAMILIES, count_layer_plans, count_pipelines
+from strategies.layerwise.space import count_layer_plans, count_pipelines
 from strategies.limits import Clock, Progress
 
-__all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
+__all__ = ["Candidate", "Outcome", "SearchSettings", "search", "search_part"]
 
 
 # A worker count whose tables of moves between layers need more (tensor, pair of layouts) is left open, with its bound.
@@ -43,6 +43,9 @@ _SCREENED_SPLITS = 4096
 _FEW_COUNTS = 256
 # A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
 _MOST_SOLUTIONS = 1280
+# Of a network with many equal blocks the best plans may all be the same work: a list is shorter rather than take more than so many times
+# as many plans.
+_MOST_ALIKE = 4
 
 
 def search(
@@ -70,6 +73,8 @@ def search(
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
     run = _Run(CostCache(workload, cluster) if cache is None else cache, settings, progress)
+    run.least = np.maximum(run.least, settings.score.of(least_step_s(workload), 0.0, run.workers))
+    run.floors = run.least.copy()
     try:
         run.count()
         run.data_parallel()
@@ -80,6 +85,14 @@ def search(
         run.outcome.interrupted = True
         # Nothing is known of what was not looked at but what holds for all plans.
         run.outcome.bound(float(np.min(run.least)))
+    return run.finish()
+
+
+def search_part(cache: CostCache, settings: SearchSettings) -> Outcome:
+    """The best plans of a part of a space, whose plans are not counted; the cutoff says what is of interest."""
+    run = _Run(cache, settings, None)
+    run.layers()
+    run.pipelines()
     return run.finish()
 
 
@@ -105,9 +118,8 @@ class _Run:
         self.outcome = Outcome()
         self.methods: set[str] = set()
         self.best_choice: LayerChoice | None = None  # the problem that gave the best plan so far
-        # Bounds that hold before anything is costed: of the step, and of the scores at every worker count.
-        self.least_s = least_step_s(self.workload)
-        self.least = np.maximum(settings.score.of(self.least_s, 0.0, self.workers), self._storage_scores(self.workers))
+        # Bounds of the scores at every worker count that hold before anything is costed.
+        self.least = self._storage_scores(self.workers)
         # Bounds of the plans without stages at every worker count, at one micro-batch, which hold for more.
         self.floors: FloatArray = self.least.copy()
 
@@ -140,7 +152,7 @@ class _Run:
     def data_parallel(self) -> None:
         """Take in plain data parallelism, so that there is a plan however short the time is."""
         settings = self.settings
-        if settings.restriction.family not in (None, *BATCH_FAMILIES) or settings.restriction.fixed:
+        if not settings.restriction.is_free:
             return
         if settings.worker_counts is not None or settings.micro_batches is not None:
             return
@@ -251,8 +263,10 @@ class _Run:
             solution = solve(choice.problem, limits, method=settings.solver)
             self.methods.add(solution.method)
             accepted = self.pool.add([choice.plan(c) for c in solution.choices], choice.tables)
-            # A family's masks admit some plans of other families: ask for more until enough of them are its own.
-            enough = accepted >= settings.top or len(solution.choices) < wanted or wanted >= _MOST_SOLUTIONS
+            # A family's masks admit some plans of other families, and some plans are the same work: ask for more until the list is full.
+            most = _MOST_SOLUTIONS if accepted < settings.top else _MOST_ALIKE * settings.top
+            rest = factor * solution.rest_bound_s * (1 + EQUAL)
+            enough = rest >= self.pool.cutoff or len(solution.choices) < wanted or wanted >= most
             if enough or solution.status is not Status.OPTIMAL:
                 break
             wanted *= 4
@@ -285,7 +299,8 @@ class _Run:
     # -- pipelines -------------------------------------------------------------------------------------------------------
 
     def _allows_pipelines(self) -> bool:
-        return self.settings.restriction.allows_pipelines and int(self.workers[-1]) > 1
+        settings = self.settings
+        return settings.has_pipelines and settings.restriction.allows_pipelines and int(self.workers[-1]) > 1
 
     def pipelines(self) -> None:
         """Search contiguous stages with replicas."""
@@ -336,6 +351,8 @@ class _Run:
             best, last = outcome.candidates[0].score, outcome.candidates[-1].score
             is_full = len(outcome.candidates) == self.settings.top
             outcome.bound(best, last if is_full or not np.isfinite(outcome.rest_bound) else outcome.rest_bound)
-        outcome.nearest_miss = self.pool.nearest_miss
+        outcome.nearest_miss, outcome.pipeline = self.pool.nearest_miss, self.pool.pipeline
+        if self.settings.has_pipelines and not (outcome.interrupted or outcome.out_of_time):
+            outcome.pipelines_bound = self.pool.pipeline_cutoff
         outcome.methods = tuple(sorted(self.methods))
         return outcome

@@ -6,14 +6,13 @@ plans, those that split every layer along one dimension are simpler. What remain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import CostCache
 from costmodel.network.graph import Graph
-from strategies.layerwise.candidates import Candidate, SearchSettings
-from strategies.layerwise.search import search
+from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings, fewest_data_parallel
+from strategies.layerwise.search import search_part
 from strategies.layerwise.space import BATCH_FAMILIES
 from strategies.limits import Clock
 
@@ -36,7 +35,7 @@ _ONE_DIMENSION = "one_dimension_per_layer"
 FORGONE: tuple[str, ...] = (*_LACKED.values(), _ONE_DIMENSION)
 
 
-def simplest(cache: CostCache, settings: SearchSettings, known: Sequence[Candidate], within_share: float) -> Candidate:
+def simplest(cache: CostCache, settings: SearchSettings, outcome: Outcome, within_share: float) -> Candidate:
     """The simplest plan that is nearly as good as the best.
 
     Parameters
@@ -44,26 +43,28 @@ def simplest(cache: CostCache, settings: SearchSettings, known: Sequence[Candida
     cache : CostCache
     settings : SearchSettings
         Of the search that found the best; ``wall_s`` is for all searches here together.
-    known : sequence of Candidate
-        What that search found, best first.
+    outcome : Outcome
+        Of that search.
     within_share : float
         How much more the plan may score than the best.
     """
-    best, graph, clock = known[0], cache.workload.graph, Clock(limit_s=settings.wall_s)
+    known, graph, clock = outcome.candidates, cache.workload.graph, Clock(limit_s=settings.wall_s)
+    best = known[0]
     asked = replace(settings, top=1, cutoff=best.score * (1.0 + within_share))
     only = settings.restriction.family
     families = FAMILIES_BY_SIMPLICITY[: FAMILIES_BY_SIMPLICITY.index(best.family) + 1] if only is None else (only,)
+    is_listed = outcome.rest_bound > asked.cutoff  # every plan that is near
 
     def first(family: str, *, one_dimension: bool) -> Candidate | None:
         # The list of the best plans has the best of each family that it has at all.
         near = [c for c in known if c.family == family and (not one_dimension or _has_one_dimension(graph, c.plan))]
-        if near:
-            return near[0] if near[0].score <= asked.cutoff else None
+        if near or is_listed:
+            return next((c for c in near if c.score <= asked.cutoff), None)
+        if family == "pipeline" and outcome.knows_pipelines(asked.cutoff):
+            return outcome.pipeline_within(asked.cutoff)
         part = replace(settings.restriction, family=family, one_dimension=one_dimension)
-        found = search(
-            cache.workload, cache.cluster, replace(asked, restriction=part, wall_s=clock.left_s), cache=cache
-        )
-        return next((c for c in found.candidates if c.score <= asked.cutoff), None)
+        found = search_part(cache, replace(asked, restriction=part, wall_s=clock.left_s)).candidates
+        return next((c for c in found if c.score <= asked.cutoff), None)
 
     for family in families:
         if settings.restriction.by_batch and family not in BATCH_FAMILIES:
@@ -85,7 +86,7 @@ def forgone_by(graph: Graph, chosen: Candidate, best: Candidate) -> tuple[str, .
 
 
 def fewest_gpus(
-    cache: CostCache, settings: SearchSettings, known: Sequence[Candidate], most: int, cutoff: float
+    cache: CostCache, settings: SearchSettings, outcome: Outcome, most: int, cutoff: float
 ) -> Candidate | None:
     """The best plan on the fewest GPUs that scores at most a limit.
 
@@ -94,23 +95,31 @@ def fewest_gpus(
     cache : CostCache
     settings : SearchSettings
         Of the search that found the best; ``wall_s`` is for all searches here together.
-    known : sequence of Candidate
-        Plans of that search.
+    outcome : Outcome
+        Of that search.
     most : int
         GPUs that are enough.
     cutoff : float
     """
     clock = Clock(limit_s=settings.wall_s)
+    # Without them one search that finds nothing settles all counts, and a half of the counts is searched alone.
+    has_pipelines = not outcome.knows_pipelines(cutoff) or outcome.pipeline_within(cutoff) is not None
+    asked = replace(settings, top=1, cutoff=cutoff, has_pipelines=has_pipelines)
+    known = list(outcome.candidates)
+    if settings.restriction.is_free and settings.micro_batches is None:
+        known += filter(None, [fewest_data_parallel(cache, replace(asked, max_workers=most), cutoff)])
     chosen = min((c for c in known if c.score <= cutoff and c.plan.workers < most), key=_by_gpus, default=None)
     low, high = 1, most if chosen is None else chosen.plan.workers
+    last = high - 1  # mostly there is nothing
     while low < high:
-        middle = (low + high) // 2
-        asked = replace(settings, top=1, cutoff=cutoff, max_workers=middle, wall_s=clock.left_s)
-        found = search(cache.workload, cache.cluster, asked, cache=cache).candidates
-        if found and found[0].score <= cutoff:
+        counts = None if has_pipelines else tuple(range(low, last + 1))
+        part = replace(asked, max_workers=last, worker_counts=counts, wall_s=clock.left_s)
+        found = [c for c in search_part(cache, part).candidates if c.score <= cutoff]
+        if found:
             chosen, high = found[0], found[0].plan.workers
         else:
-            low = middle + 1
+            low = last + 1
+        last = (low + high) // 2
     return chosen
 
 

@@ -54,6 +54,11 @@ class Restriction:
     one_dimension: bool = False
 
     @property
+    def is_free(self) -> bool:
+        """Whether nothing is fixed, and plain data parallelism is in the region."""
+        return self.family in (None, *BATCH_FAMILIES) and not self.fixed
+
+    @property
     def allows_layers(self) -> bool:
         """Whether plans without stages are in the region."""
         return self.family != "pipeline"

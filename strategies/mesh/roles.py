@@ -5,14 +5,12 @@ People look among powers of two, so these searches do; what the search for the b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from costmodel.mesh.framework_rules import Values
 from costmodel.mesh.model import MeshModel
+from costmodel.tolerances import EQUAL
 from strategies.limits import SPEED_KEPT, Clock
 from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
@@ -20,8 +18,8 @@ from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, Mes
 
 __all__ = [
     "DATA_PARALLEL",
+    "HARDLY_MORE",
     "HEADROOM_WITHIN",
-    "MEMORY_STEPS",
     "as_published",
     "fewest_gpus",
     "first_of",
@@ -30,8 +28,8 @@ __all__ = [
 
 # The plan of least memory may score so much more than the best.
 HEADROOM_WITHIN = 0.05
-# Memory is looked at in so many steps: what is less than one apart is the same to people.
-MEMORY_STEPS = 16
+# This share of the memory of a GPU is next to nothing: memory is looked at in such steps.
+HARDLY_MORE = 1 / 16
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
 DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
@@ -45,10 +43,21 @@ def first_of(model: MeshModel, settings: MeshSettings, clock: Clock) -> MeshCand
     return found[0] if found else None
 
 
+def _memory_bytes(model: MeshModel, candidate: MeshCandidate) -> float:
+    return float(model.evaluate_plans([candidate.plan]).memory_bytes[0])
+
+
 def most_headroom(
-    model: MeshModel, settings: MeshSettings, known: Sequence[MeshCandidate], best_score: float, clock: Clock
+    model: MeshModel,
+    settings: MeshSettings,
+    known: Sequence[MeshCandidate],
+    best_score: float,
+    most_bytes: float,
+    clock: Clock,
 ) -> MeshCandidate | None:
-    """The plan of least memory among those that are nearly as good as the best (`HEADROOM_WITHIN`), to a sixteenth of the capacity.
+    """The best plan that needs hardly more memory than the least of those nearly as good as the best (`HEADROOM_WITHIN`).
+
+    No speed is given for next to no memory: the least is found to a step (`HARDLY_MORE`), and the plan needs up to one more.
 
     Parameters
     ----------
@@ -58,27 +67,43 @@ def most_headroom(
     known : sequence of MeshCandidate
         Plans that keep them.
     best_score : float
+    most_bytes : float
+        Plans that need more are of no interest.
     clock : Clock
+
+    Returns
+    -------
+    MeshCandidate or None
+        None where no plan that needs so little is nearly as good.
     """
     cutoff = best_score * (1.0 + HEADROOM_WITHIN)
-    near = [candidate for candidate in known if candidate.score <= cutoff]
-    if not near:
-        return None
-    memory = model.evaluate_plans([candidate.plan for candidate in near]).memory_bytes
-    chosen, needed = near[int(np.argmin(memory))], float(np.min(memory))
-    step = settings.capacity_bytes / MEMORY_STEPS
     asked = replace(settings, restriction=settings.restriction.powers_of_two(any_vpp=True), cutoff=cutoff)
-    # One step less first, since mostly there is nothing.
-    most = math.ceil(needed / step) - 1
-    least, level = 0, most
-    while least < level:
-        found = first_of(model, replace(asked, capacity_bytes=level * step), clock)
-        if found is None:
+    near = [(candidate, _memory_bytes(model, candidate)) for candidate in known if candidate.score <= cutoff]
+    best_within: list[tuple[float, MeshCandidate, float]] = []  # limit, the best plan that keeps it, its memory
+
+    def look(limit_bytes: float) -> MeshCandidate | None:
+        for limit, candidate, memory in best_within:
+            if memory <= limit_bytes <= limit:
+                return candidate
+        fitting = tuple(candidate.plan for candidate, memory in near if memory <= limit_bytes)
+        found = first_of(model, replace(asked, capacity_bytes=limit_bytes, known=fitting), clock)
+        if found is not None:
+            near.append((found, _memory_bytes(model, found)))
+            best_within.append((limit_bytes, *near[-1]))
+        return found
+
+    if all(memory > most_bytes for _, memory in near) and look(most_bytes) is None:
+        return None
+    step = settings.capacity_bytes * HARDLY_MORE
+    least, needed, reach = 0.0, min(memory for _, memory in near), step
+    while needed - least > step * (1 + EQUAL):
+        # Far less than is known is seldom enough, and takes long to rule out.
+        level = needed - reach if least == 0.0 and reach < needed else (least + needed) / 2
+        if look(level) is None:
             least = level
         else:
-            chosen, most = found, math.ceil(float(model.evaluate_plans([found.plan]).memory_bytes[0]) / step) - 1
-        level = (least + most + 1) // 2
-    return chosen
+            needed, reach = min(memory for _, memory in near), 2 * reach
+    return look(min(needed + step, most_bytes))
 
 
 def fewest_gpus(
@@ -86,7 +111,7 @@ def fewest_gpus(
 ) -> MeshCandidate | None:
     """The plan on the fewest GPUs, whole nodes of them, that is nearly as fast as the best (`SPEED_KEPT`).
 
-    Parameters are those of `most_headroom`; the score is a time.
+    Parameters are those of `most_headroom`, but for its most memory; the score is a time.
     """
     cutoff, node = best_score / SPEED_KEPT, model.cluster.devices_of_node
     near = [c for c in known if c.score <= cutoff and (c.plan.workers < node or c.plan.workers % node == 0)]

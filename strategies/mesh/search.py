@@ -107,6 +107,8 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
     """
     incumbents = Incumbents(top=settings.top, distinct=settings.distinct, cutoff=settings.cutoff)
     clock = Clock(limit_s=settings.wall_s)
+    # Where there is a cutoff, to find nothing does not mean that nothing fits.
+    names_miss = not np.isfinite(settings.cutoff)
     runs = []
     for part in allowed_parts(model, settings):
         space = MeshSpace.of(model, part)
@@ -121,8 +123,8 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
             for run in runs:
                 run.seed()
         for run in runs:
-            run.settle(names_miss=len(runs) == 1)
-        if len(runs) > 1 and not np.isfinite(incumbents.best):
+            run.settle(names_miss=names_miss and len(runs) == 1)
+        if names_miss and len(runs) > 1 and not np.isfinite(incumbents.best):
             for run in runs:
                 run.name_miss()
     except KeyboardInterrupt:

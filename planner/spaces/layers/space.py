@@ -40,6 +40,7 @@ from planner.question.resolve import Resolved, resolve
 from planner.spaces.base import NEARLY, Found, PlanSpace, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words, split_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
+from strategies.limits import SPEED_KEPT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +166,7 @@ class LayerwisePlanSpace(PlanSpace):
             wall_s=self.time_limit_s,
             gap=request.gap,
             solver=request.solver,
+            near=1.0 / SPEED_KEPT - 1.0,
         )
 
     def _settings_after(self, found: Found) -> SearchSettings:
@@ -195,7 +197,7 @@ class LayerwisePlanSpace(PlanSpace):
         from strategies.layerwise.simplest import forgone_by, simplest
 
         graph, known = self.resolved.workload.graph, found.outcome.candidates
-        chosen = simplest(self.cache, self._settings_after(found), known, NEARLY)
+        chosen = simplest(self.cache, self._settings_after(found), found.outcome, NEARLY)
         if plan_key(graph, chosen.plan) == plan_key(graph, known[0].plan):
             return found
         (fastest,) = self.rank([known[0].plan], chosen.score)
@@ -212,11 +214,9 @@ class LayerwisePlanSpace(PlanSpace):
         if self.score.per_device or best.workers == 1:
             return answer
         from strategies.layerwise.simplest import fewest_gpus
-        from strategies.limits import SPEED_KEPT
 
         cutoff = (answer.fastest or best).score / SPEED_KEPT
-        known = found.outcome.candidates
-        chosen = fewest_gpus(self.cache, self._settings_after(found), known, best.workers, cutoff)
+        chosen = fewest_gpus(self.cache, self._settings_after(found), found.outcome, best.workers, cutoff)
         ranked = best if chosen is None else self.rank([chosen.plan], best.score)[0]
         return dataclasses.replace(answer, roles=(*answer.roles, Role(name="fewest_gpus", plan=ranked)))
 

@@ -10,7 +10,7 @@ from planner.core.answer import Answer, RankedPlan, Role
 from planner.spaces.base import Found
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
 from strategies.limits import Clock
-from strategies.mesh.roles import MEMORY_STEPS, as_published, fewest_gpus, most_headroom
+from strategies.mesh.roles import HARDLY_MORE, as_published, fewest_gpus, most_headroom
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.simplest import REQUIRED
 
@@ -42,11 +42,9 @@ def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answe
         assert restriction is not None
         part = dataclasses.replace(settings, restriction=restriction)
     best_score = min(candidate.score for candidate in known)
-    roomy = most_headroom(model, part, known, best_score, clock)
-    if roomy is not None:
-        less = best.memory_bytes_per_gpu - float(model.evaluate_plans([roomy.plan]).memory_bytes[0])
-        roomy = roomy if less >= settings.capacity_bytes / MEMORY_STEPS else _candidate(best)
-    roles = [_role(space, answer, "most_headroom", roomy)]
+    most_bytes = best.memory_bytes_per_gpu - HARDLY_MORE * settings.capacity_bytes
+    roomy = most_headroom(model, part, known, best_score, most_bytes, clock)
+    roles = [_role(space, answer, "most_headroom", _candidate(best) if roomy is None else roomy)]
     if not space.score.per_device:
         fewest = fewest_gpus(model, part, known, best_score, clock)
         if fewest is None or fewest.plan.workers >= best.workers:

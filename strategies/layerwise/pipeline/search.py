@@ -265,7 +265,7 @@ class PipelineSearch:
         tables = cache.tables(replica_table(cache.workload, int(self.worker_counts[-1])), num_micro_batches)
         least_s = least_computing_s(tables, counts) if score.computing_weight else np.zeros(len(counts))
         floors = np.maximum(floors, score.of(quick_bounds(tables, counts), least_s, counts))
-        hopeful = floors <= self.pool.cutoff * (1 + EQUAL)
+        hopeful = floors <= self.pool.pipeline_cutoff * (1 + EQUAL)
         outcome.close("bounded", floors[~hopeful])
         counts, floors, least_s = counts[hopeful], floors[hopeful], least_s[hopeful]
         if not len(counts):
@@ -334,7 +334,7 @@ class _OneProblem:
 
     def goal_s(self, workers: int) -> float:
         """Steps that take longer are of no interest."""
-        cutoff = self.of.pool.cutoff * (1 + EQUAL)  # the solver adds up in an order of its own
+        cutoff = self.of.pool.pipeline_cutoff * (1 + EQUAL)  # the solver adds up in an order of its own
         return max(self.of.settings.score.step_s(cutoff, self.computing_s, workers), 0.0)
 
     def upstream(self, problem: PartitionProblem) -> UpstreamTable | None:
@@ -377,7 +377,7 @@ class _OneProblem:
             if not has_all and solution.status is not Status.CUT_OFF:
                 return False
             rest = max(self.floor_score, float(score.of(solution.rest_bound_s, self.computing_s, workers)))
-            is_enough = not score.computing_weight or len(solution.choices) < wanted or rest >= pool.cutoff
+            is_enough = not score.computing_weight or len(solution.choices) < wanted or rest >= pool.pipeline_cutoff
             if is_enough or solution.status is not Status.OPTIMAL or wanted >= _MOST_SOLUTIONS:
                 break
             wanted *= 4

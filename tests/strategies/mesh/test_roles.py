@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -14,8 +13,8 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from strategies.limits import SPEED_KEPT, UNLIMITED
 from strategies.mesh.roles import (
+    HARDLY_MORE,
     HEADROOM_WITHIN,
-    MEMORY_STEPS,
     as_published,
     fewest_gpus,
     most_headroom,
@@ -44,14 +43,26 @@ def question(seed: int) -> tuple[MeshModel, MeshBatch, MeshSettings, np.ndarray,
 def test_no_plan_that_is_nearly_as_fast_needs_clearly_less_memory(seed: int) -> None:
     model, plans, settings, time_s, memory = question(seed)
     known = search_model(model, settings).candidates
-    best_s = float(np.min(time_s))
-    found = most_headroom(model, settings, known, best_s, UNLIMITED)
-    assert found is not None
-    costs = model.evaluate_plans([found.plan])
-    assert costs.step_time_s[0] <= best_s * (1 + HEADROOM_WITHIN) * (1 + 1e-9)
-    near = in_corner(plans) & (time_s <= best_s * (1 + HEADROOM_WITHIN) * (1 - 1e-9))
-    step = settings.capacity_bytes / MEMORY_STEPS
-    assert all(math.ceil(costs.memory_bytes[0] / step) <= np.ceil(memory[near] / step))
+    best_s, step = float(np.min(time_s)), settings.capacity_bytes * HARDLY_MORE
+    listed = MeshBatch.from_plans([candidate.plan for candidate in known])
+    everywhere = model.evaluate(listed)
+    # What the search found counts, too, whatever its degrees.
+    time_s = np.concatenate([time_s[in_corner(plans)], everywhere.step_time_s])
+    memory = np.concatenate([memory[in_corner(plans)], everywhere.memory_bytes])
+    for most in (settings.capacity_bytes, float(everywhere.memory_bytes[0]) - step):
+        found = most_headroom(model, settings, known, best_s, most, UNLIMITED)
+        near = (time_s <= best_s * (1 + HEADROOM_WITHIN) * (1 - 1e-9)) & (memory <= most)
+        assert (found is not None) == near.any()
+        if found is None:
+            continue
+        assert found is not None
+        costs = model.evaluate_plans([found.plan])
+        assert costs.step_time_s[0] <= best_s * (1 + HEADROOM_WITHIN) * (1 + 1e-9)
+        least = float(memory[near].min())
+        assert costs.memory_bytes[0] <= min(least + 2 * step, most) * (1 + 1e-9)
+        # Whatever needs hardly more than the least is no faster.
+        roomy = near & (memory <= min(least + step, most))
+        assert costs.step_time_s[0] <= time_s[roomy].min() * (1 + 1e-9)
 
 
 @mostly("exact", "seed", range(40), quick=3)
@@ -83,6 +94,6 @@ def test_a_published_plan_is_the_best_that_has_its_settings(seed: int) -> None:
 def test_what_is_known_counts_and_memory_is_not_searched_below_what_fits() -> None:
     model, _, settings, time_s, _ = question(0)
     known = search_model(model, settings).candidates
-    found = most_headroom(model, replace(settings, max_workers=1), known, float(np.min(time_s)), UNLIMITED)
-    assert found is not None
-    assert most_headroom(model, settings, [], float(np.min(time_s)), UNLIMITED) is None
+    best_s, every = float(np.min(time_s)), settings.capacity_bytes
+    assert most_headroom(model, replace(settings, max_workers=1), known, best_s, every, UNLIMITED) is not None
+    assert most_headroom(model, settings, known, best_s, 0.0, UNLIMITED) is None
