@@ -53,6 +53,13 @@ class Efficiency:
         the inner dimension: matrix units that take numbers of 32 bits in that order only have them transposed first.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
+    memory_overlap : float
+        Share of the shorter of arithmetic and memory traffic that the longer one hides: 1 where thousands of threads wait for memory while
+        others compute; 0 where a core that waits computes nothing.
+    cache_bytes : float
+        What of a kernel that is timed over and over stays in caches from call to call.
+    pool_fraction : float
+        Rate at which a maximum is taken over windows, over that of other element-wise kernels: below 1 where it is no vector instruction.
     tile_half : float
         m0 = n0: rows (or columns) of outputs that are computed in vain, on average.
     depth_half : float
@@ -107,6 +114,9 @@ class Efficiency:
     odd_fraction: float = 1.0
     tf32_sums_fraction: float = 1.0
     memory_fraction: float = 0.85
+    memory_overlap: float = 1.0
+    cache_bytes: float = 0.0
+    pool_fraction: float = 1.0
     tile_half: float = 32.0
     depth_half: float = 32.0
     fill_outputs: float = 131072.0
@@ -134,6 +144,8 @@ class Efficiency:
             value = getattr(self, item.name)
             if item.name.endswith("_fraction") and not 0.0 < value <= 1.0:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number above 0 and up to 1")
+            if item.name.endswith("_overlap") and not 0.0 <= value <= 1.0:
+                raise EfficiencyError(f"{item.name} is {value}, expected a number from 0 to 1")
             if item.name != "source" and not (math.isfinite(value) and value >= 0.0):
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0")
 

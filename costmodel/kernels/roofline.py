@@ -8,7 +8,8 @@ something, one convention of units, the cheapest legal convolution algorithm per
 Time of a kernel
 ----------------
 PALEO's platform percent of peak is made dependent on the size of the operation. A kernel takes a launch floor plus the longer of arithmetic
-and memory traffic (roofline: Williams, Waterman, Patterson, CACM 52(4), 2009). A matrix product of m x k by k x n is charged for whole
+and memory traffic (roofline: Williams, Waterman, Patterson, CACM 52(4), 2009), and on processors a part of the shorter, which nothing hides
+(Treibig, Hager, arXiv:0905.0792). A matrix product of m x k by k x n is charged for whole
 tiles, for the start of its inner loop, and for a device that is only full when enough outputs are in flight:
 
     compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (best rate)
@@ -48,6 +49,7 @@ from costmodel.hardware.device import USUAL_LANES, Device
 from costmodel.hardware.efficiency import Efficiency, EfficiencyError
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
+from costmodel.network.layers.pooling import CACHE_OVER_MEMORY
 from costmodel.precision import Optimizer, Precision
 
 __all__ = [
@@ -103,6 +105,7 @@ def kernel_time_s(
     in_step: bool = False,
     aligned: ArrayLike | None = None,
     window: tuple[ArrayLike, float] | None = None,
+    is_warm: bool = False,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
 
@@ -119,7 +122,8 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise" or "masked"
+    tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise", "masked"
+        or "windows"
         A matrix product of a library, such a one that sums over all samples (gradients of weights), one of matrices in 16 bits
         whose rows do not begin at multiples of 16 bytes, several in one kernel
         whose numbers of rows only the device knows, that of a recurrent cell, a kernel made for thin matrices, or such a one for the
@@ -127,7 +131,8 @@ def kernel_time_s(
         memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
         and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
         no tile of a product is computed. "masked": fused attention whose mask cuts tiles, "window": one
-        whose mask cuts them twice, "decode": one of few queries over a cache.
+        whose mask cuts them twice, "decode": one of few queries over a cache. "windows": a maximum over windows, which processors find
+        by comparing one element after the other.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the third
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -142,6 +147,8 @@ def kernel_time_s(
         8 or 16 bytes).
     window : (outputs, positions), optional
         Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.
+    is_warm : bool
+        The kernel ran just before: caches hold what fits of what it moves.
 
     Returns
     -------
@@ -157,7 +164,8 @@ def kernel_time_s(
 
     Notes
     -----
-    ``time = launch + max(compute, memory)`` with ``memory = bytes / (bandwidth memory_fraction)``.
+    ``time = launch + max(compute, memory) + (1 - memory_overlap) min(compute, memory)`` with
+    ``memory = bytes / (bandwidth memory_fraction)``.
 
     Examples
     --------
@@ -184,10 +192,13 @@ def kernel_time_s(
     flops = np.asarray(flop, dtype=np.float64) / launches
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
-    memory_s = moved / device.stream_bytes_per_s
+    held = np.minimum(moved, efficiency.cache_bytes) if is_warm else 0.0
+    memory_s = (moved - (1.0 - 1.0 / CACHE_OVER_MEMORY) * held) / device.stream_bytes_per_s
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
     is_product = gemm is not None and tiling != "depthwise"
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
+    if tiling == "windows":
+        rate = rate * efficiency.pool_fraction
     if in_step and gemm is None:
         memory_s = memory_s / efficiency.elementwise_fraction
     if tiling == "scattered":
@@ -211,7 +222,10 @@ def kernel_time_s(
         compute_s = compute_s / efficiency.step_fraction
     if window is not None and efficiency.window_bytes:
         compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
-    return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
+    work_s = np.maximum(compute_s, memory_s)
+    if efficiency.memory_overlap < 1.0 and not is_warm:
+        work_s = work_s + (1.0 - efficiency.memory_overlap) * np.minimum(compute_s, memory_s)
+    return np.asarray(launches * (device.launch_overhead_s + work_s))
 
 
 def _rate_flop_per_s(
@@ -573,6 +587,7 @@ class RooflineCompute:
             in_step=in_step,
             aligned=kernel.aligned,
             window=kernel.window,
+            is_warm=self.alone,
         )
         if kernel.images and self._keeps_channels_apart():
             # Matrix units read all channels of a position: what the kernel reads and writes is transposed first (cuDNN Developer Guide,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
 from planner.detect.nvidia import Gpu
 from planner.detect.system import System, clean_text, number_in
 from planner.files.naming.devices import device_called
@@ -105,6 +106,11 @@ def number_text(value: float) -> str:
     return f"{value:.6g}"
 
 
+# What processors are compared with.
+_PROCESSOR = "cpu-xeon-8480"
+# Highest over nominal clock of servers, about: 3.8 over 2.0 GHz (Intel Xeon 8480+), 3.7 over 2.4 (AMD EPYC 9654), 3.5 over 2.5 (Intel Xeon
+# 8259CL), of their product pages.
+_HIGHEST_CLOCK = 1.6
 # A clock where nothing states one.
 _ASSUMED_HZ = 2.5e9
 _KIB = 2**10
@@ -126,6 +132,8 @@ class Processor:
     family : int
         CPUID's family; 0 where unknown.
     memory_bytes : float or None
+    cache_bytes : float
+        Second-level cache of a core; 0 where unknown.
     """
 
     name: str
@@ -137,6 +145,7 @@ class Processor:
     clock_source: str
     flags: frozenset[str]
     memory_bytes: float | None
+    cache_bytes: float = 0.0
     is_limited: bool = False  # fewer cores than the machine has: a container or a batch system
     devices: int = 1  # that share the memory of the machine
 
@@ -179,8 +188,19 @@ def find_processor(system: System) -> Processor:
         clock_source=clock_source,
         flags=frozenset((fields.get("Flags") or info.get("flags") or info.get("Features") or "").split()),
         memory_bytes=_memory(system),
+        cache_bytes=_cache(fields.get("L2 cache", "")),
         is_limited=cores < physical,
     )
+
+
+def _cache(text: str) -> float:
+    """Bytes of one cache, as lscpu counts them: all of them together since version 2.37, one of them before.
+
+    >>> _cache("4 MiB (2 instances)"), _cache("1024K"), _cache("")
+    (2097152.0, 1048576.0, 0.0)
+    """
+    found = re.fullmatch(r"([\d.]{1,9}) ?([KM])(?:iB)?(?: \((\d{1,6}) instances?\))?", text.strip())
+    return float(found[1]) * {"K": _KIB, "M": _KIB**2}[found[2]] / int(found[3] or 1) if found else 0.0
 
 
 def parse_lscpu(text: str) -> dict[str, str]:
@@ -415,21 +435,23 @@ def _borrowed(gpu: Gpu, nearest: str) -> tuple[Fact, ...]:
 
 
 def device_of_processor(processor: Processor) -> FoundDevice:
-    """The processors of a machine as one device: peak = cores x clock x FLOPs per cycle.
+    """The processors of a machine as one device: peak = cores x highest clock x FLOPs per cycle.
 
     Nobody but the firmware knows how many memory modules there are: as few as a core can fill, as many as a socket has. A core has about
-    12 line fills of 64 bytes in flight over some 80 ns: 10 GB/s (McCalpin, "Memory Bandwidth Requirements", 2010, and Little's law); eight
-    channels of DDR4-3200 are 204.8 GB/s.
+    12 line fills of 64 bytes in flight over some 80 ns: 10 GB/s (McCalpin, "Memory Bandwidth Requirements", 2010, and Little's law), and
+    up to 48 of its second-level cache since Intel's Ice Lake (Intel 64 and IA-32 Architectures Optimization Reference Manual): 30 GB/s over
+    100 ns; eight channels of DDR4-3200 are 204.8 GB/s.
+
+    Rates are what no kernel exceeds, so that a calibration may find a core that is faster than usual; the fractions are what is usual.
     """
     rates, why = flop_per_cycle(processor)
-    clock_ghz = processor.clock_hz / 1e9
+    clock_ghz = processor.clock_hz * _HIGHEST_CLOCK / 1e9
     cores = f"{processor.cores} core{'s' if processor.cores > 1 else ''}"
     peaks = ", ".join(
-        f"{key}: {number_text(processor.cores * processor.clock_hz * rate / 1e9)} GFLOP/s"
-        for key, rate in rates.items()
+        f"{key}: {number_text(processor.cores * clock_ghz * rate)} GFLOP/s" for key, rate in rates.items()
     )
     counted = "; ".join(f"{rate} FLOP per core and cycle in {key}" for key, rate in rates.items())
-    bandwidth = min(10e9 * processor.cores, 204.8e9 * processor.sockets)
+    usual, bandwidth = (min(rate * processor.cores, 204.8e9 * processor.sockets) for rate in (10e9, 30e9))
     size = processor.memory_bytes
     limited = " that this process may use" if processor.is_limited else ""
     shared = f", shared by {processor.devices} devices" if processor.devices > 1 else ""
@@ -447,14 +469,15 @@ def device_of_processor(processor: Processor) -> FoundDevice:
             Fact(
                 key="memory_bandwidth",
                 text=f"{number_text(bandwidth / 1e9)} GB/s",
-                source="10 GB/s per core, at most 204.8 GB/s (eight channels of DDR4-3200) per socket; measure it: planner measure "
+                source="30 GB/s per core, at most 204.8 GB/s (eight channels of DDR4-3200) per socket; measure it: planner measure "
                 "--only copy",
                 is_known=False,
             ),
             Fact(
                 key="peak",
                 text=f"{{{peaks}}}",
-                source=f"estimate - {cores}{limited} x {clock_ghz:.3g} GHz x {counted}: {why}",
+                source=f"estimate - {cores}{limited} x {clock_ghz:.3g} GHz ({_HIGHEST_CLOCK:g} times the nominal clock, as the highest of "
+                f"servers) x {counted}: {why}",
                 is_known=False,
                 is_mapping=True,
             ),
@@ -467,13 +490,23 @@ def device_of_processor(processor: Processor) -> FoundDevice:
             ),
             Fact(
                 key="clock",
-                text=f"{number_text(round(clock_ghz, 3))} GHz",
+                text=f"{number_text(round(processor.clock_hz / 1e9, 3))} GHz",
                 source=processor.clock_source or "nothing states a clock",
                 is_known=bool(processor.clock_source),
             ),
         ),
-        efficiency=(("fill_outputs", 128.0 * 128.0 / 2 * processor.cores),),
-        efficiency_source=f"assumption - {cores} x 128 x 128 / 2, half a wave of tiles, as bundled cpu-xeon-8480",
+        efficiency=tuple(
+            {
+                **_content(_PROCESSOR)["efficiency"],
+                "matmul_fraction": round(DEFAULT_EFFICIENCY.matmul_fraction / _HIGHEST_CLOCK, 3),
+                "memory_fraction": round(DEFAULT_EFFICIENCY.memory_fraction * usual / bandwidth, 3),
+                "fill_outputs": 128.0 * 128.0 / 2 * processor.cores,
+                "cache_bytes": processor.cache_bytes * processor.cores,
+            }.items()
+        ),
+        efficiency_source=f"assumption - matmul_fraction: products run at the nominal clock; memory_fraction: 10 GB/s per core; "
+        f"fill_outputs: {cores} x 128 x 128 / 2, half a wave of tiles; cache_bytes: lscpu, second-level caches; others: as bundled "
+        f"{_PROCESSOR}",
     )
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Price",
     "Reference",
     "Seconds",
+    "Share",
     "Sources",
     "Text",
     "WholeJsonSchema",
@@ -251,6 +252,7 @@ Seconds = Annotated[float, _reader("seconds", zero=True), _text("5 us")]
 
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(plain_number)]
+Share = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(plain_number)]
 HalfSize = Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
 Price = Annotated[float, Field(gt=0.0, le=1e6), BeforeValidator(plain_number)]
 Sources = Annotated[dict[str, Text], Field(max_length=100)]

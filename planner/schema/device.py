@@ -21,6 +21,7 @@ from planner.schema.common import (
     Power,
     Price,
     Seconds,
+    Share,
     Sources,
     Text,
     check_sources,
@@ -37,6 +38,8 @@ _FORMER = {
     "lane_fraction": "write best: {fp32: 24.5 TFLOP/s}, the rate; this is what fp32 reaches over the other formats",
     "sustained_fraction": "now called step_fraction",
 }
+# Last word of a constant -> its range.
+_RANGES = {"fraction": Fraction, "overlap": Share}
 _NARROW = FORMATS[FORMATS.index("fp8") :]
 _FORMATS = {
     "fp32": "32-bit floats, not through tf32",
@@ -60,7 +63,7 @@ else:
         __doc__="Constants of the efficiency model that differ from the defaults; see `costmodel.hardware.efficiency.Efficiency`.",
         **{
             field.name: (
-                Fraction if field.name.endswith("_fraction") else HalfSize,
+                _RANGES.get(field.name.rpartition("_")[-1], HalfSize),
                 getattr(DEFAULT_EFFICIENCY, field.name),
             )
             for field in fields(Efficiency)

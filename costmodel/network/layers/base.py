@@ -256,6 +256,7 @@ Tiling = Literal[
     "masked",
     "window",
     "decode",
+    "windows",
 ]
 
 

@@ -17,12 +17,14 @@ from costmodel.network.layers.base import (
     Shape,
     ShapeError,
     Shard,
+    Tiling,
     param,
     register,
     shape_text,
 )
 
 __all__ = [
+    "CACHE_OVER_MEMORY",
     "GlobalPool",
     "GlobalPoolParams",
     "Padding",
@@ -135,7 +137,7 @@ def input_rows(win: Window, input_height: int, rows: FloatArray) -> FloatArray:
 
 # Windows that overlap read an element several times, all but once from the cache that the multiprocessors share, whose bandwidth is this
 # many times that of the memory: 2,155 of 900 GB/s on V100 (Jia et al., arXiv:1804.06826, tables 3.1 and 3.4; 1,624 of 732 GB/s on P100).
-_CACHE_OVER_MEMORY = 2.4
+CACHE_OVER_MEMORY = 2.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +176,10 @@ class Pool(LayerFamily):
         inputs = shard.batch * rows_in * in_width * shard.in_channels
         outputs = shard.batch * shard.height * layer.output_shape[2] * shard.out_channels
         windows = win.kernel[0] * win.kernel[1] * outputs  # elements that all windows read
+        tiling: Tiling = "windows" if p.mode == "max" else "library"
         kept = 2.0 if p.mode == "max" else 1.0  # arrays that each window is looked up in backward
-        again = np.maximum(windows - inputs, 0.0) / _CACHE_OVER_MEMORY
-        again_backward = kept * np.maximum(windows - outputs, 0.0) / _CACHE_OVER_MEMORY
+        again = np.maximum(windows - inputs, 0.0) / CACHE_OVER_MEMORY
+        again_backward = kept * np.maximum(windows - outputs, 0.0) / CACHE_OVER_MEMORY
         halo_rows = np.maximum(rows_in - np.ceil(in_height / shard.split_height), 0.0)
         halo = shard.batch * halo_rows * in_width * shard.in_channels
         exchanges: tuple[InnerExchange, ...] = ()
@@ -186,7 +189,7 @@ class Pool(LayerFamily):
                 InnerExchange(operation="point_to_point", over="height", elements=halo, phase="input_gradient"),
             )
         return LayerWork(
-            forward=((Kernel(flop=windows, elements=inputs + outputs + again),),),
+            forward=((Kernel(flop=windows, elements=inputs + outputs + again, tiling=tiling),),),
             backward_input=((Kernel(flop=windows, elements=kept * (inputs + outputs) + again_backward),),),
             exchanges=exchanges,
         )

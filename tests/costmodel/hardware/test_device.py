@@ -148,8 +148,12 @@ def test_efficiency_ranges() -> None:
         with pytest.raises(EfficiencyError, match="matmul_fraction"):
             Efficiency(matmul_fraction=bad)
     for bad in (-1.0, math.inf, math.nan):
+        with pytest.raises(EfficiencyError, match="memory_overlap"):
+            Efficiency(memory_overlap=bad)
         with pytest.raises(EfficiencyError, match="tile_half"):
             Efficiency(tile_half=bad)
+    with pytest.raises(EfficiencyError, match=r"memory_overlap is 1\.1, expected a number from 0 to 1"):
+        Efficiency(memory_overlap=1.1)
 
 
 def test_the_default_says_where_its_numbers_come_from() -> None:

@@ -477,6 +477,44 @@ def test_odd_rows_are_multiplied_by_slower_kernels_of_the_matrix_units() -> None
     assert len(set(seconds("fp32"))) == 1
 
 
+def test_a_core_adds_what_its_memory_takes() -> None:
+    """A product of 2 ms whose operands take 1 ms: the share that is hidden, and what a repeated product finds in the caches."""
+    ideal = Efficiency(
+        matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0,
+        memory_overlap=0.25, cache_bytes=24e6, pool_fraction=0.1,
+    )  # fmt: skip
+    core = Device(
+        name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11,
+        lanes_per_multiprocessor=1, launch_overhead_s=0.0, efficiency=ideal,
+    )  # fmt: skip
+
+    def time_s(moved: float, flop: float, *, warm: bool = False, tiling: str = "library") -> float:
+        gemm = (1000.0, 1000.0, flop / 2e6) if tiling == "library" and flop else None
+        return float(kernel_time_s(core, "fp32", flop=flop, memory_bytes=moved, gemm=gemm, tiling=tiling, is_warm=warm))
+
+    assert time_s(1e8, 2e9) == pytest.approx(2e-3 + 0.75 * 1e-3)
+    assert time_s(4e8, 2e9) == pytest.approx(4e-3 + 0.75 * 2e-3)
+    assert time_s(1e8, 2e9, warm=True) == pytest.approx(2e-3)
+    # The 24 MB in the caches come 2.4 times as fast as the other 26.
+    assert time_s(50e6, 0.0, warm=True) == pytest.approx((26e6 + 24e6 / 2.4) / 1e11)
+    assert time_s(0.0, 1e6, tiling="windows") == pytest.approx(10 * time_s(0.0, 1e6, tiling="thin"))
+
+
+@given(extent, extent, extent, scale)
+def test_laws_hold_where_memory_is_not_hidden(m: int, n: int, k: int, factor: float) -> None:
+    """More work takes no less time, and pieces no less than the whole, however little is hidden."""
+    core = replace(P100, efficiency=replace(P100.efficiency, memory_overlap=0.0, cache_bytes=1e6))
+
+    def time_s(rows: float) -> float:
+        moved = 4.0 * (rows * k + k * n + rows * n)
+        return float(
+            kernel_time_s(core, "fp32", flop=2.0 * rows * n * k, memory_bytes=moved, gemm=(rows, float(n), float(k)))
+        )
+
+    assert time_s(m) <= time_s(m * factor) * (1 + 1e-9)
+    assert 2.0 * time_s(m / 2.0) >= time_s(m) * (1 - 1e-9)
+
+
 def test_windows_are_gathered_at_bytes_per_clock() -> None:
     """Ten multiprocessors of 64 lanes at 1 GHz that gather 10 bytes per clock: 100 GB/s for what depthwise outputs see."""
     made = Device(

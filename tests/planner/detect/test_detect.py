@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.uncertainty.constants import device_with
 from planner.core.errors import UsageError
 from planner.detect.devices import Processor, device_of_gpu, find_processor, flop_per_cycle, parse_lscpu, quoted
 from planner.detect.machine import detect
@@ -85,10 +86,12 @@ def test_no_gpu(tmp_path: Path) -> None:
     cluster = loaded(machines.without_gpu(), tmp_path)
     device = cluster.device
     assert cluster.max_devices == 1
-    assert device.peak("fp32") == pytest.approx(32 * 2.0e9 * 64)  # cores x clock in the name x two 512-bit FMA units
+    # Cores x clock in the name x what the highest clock is above it x two 512-bit FMA units.
+    assert device.peak("fp32") == pytest.approx(32 * 2.0e9 * 1.6 * 64)
+    assert device.stream_bytes_per_s == pytest.approx(0.85 * 32 * 10e9, rel=1e-2)  # of the 409.6 GB/s of two sockets
     assert device.memory_bytes == pytest.approx(263778152 * 1024, rel=1e-4)
     text = (tmp_path / "cluster-device.yaml").read_text()
-    assert "memory_bandwidth: 320 GB/s  # unknown: assumed" in text
+    assert "memory_bandwidth: 409.6 GB/s  # unknown: assumed" in text
     assert "# unknown: assumed, no adapter states its speed" in (tmp_path / "cluster.yaml").read_text()
 
 
@@ -113,7 +116,17 @@ def test_cores_as_devices(tmp_path: Path) -> None:
 def test_nothing_at_all(tmp_path: Path) -> None:
     cluster = loaded(machines.RecordedSystem(), tmp_path)
     assert cluster.max_devices == 1
-    assert cluster.device.peak("fp32") == pytest.approx(2.5e9 * 8)
+    assert cluster.device.peak("fp32") == pytest.approx(2.5e9 * 1.6 * 8)
+
+
+def test_a_calibration_may_find_a_processor_faster_than_its_nominal_clock(tmp_path: Path) -> None:
+    """What nobody states is no limit for what is measured: factors of a calibration act in full."""
+    device = loaded(machines.without_gpu(), tmp_path, cores_per_device=1).device
+    faster = device_with(device, {"matmul_rate": 1.3, "memory_rate": 2.0})
+    assert faster.best("fp32") == pytest.approx(1.3 * device.best("fp32"))
+    assert faster.best("fp32") > 2.0e9 * 64
+    assert faster.stream_bytes_per_s == pytest.approx(2.0 * device.stream_bytes_per_s)
+    assert device.efficiency.memory_overlap == 0.0  # as the bundled processor, which this is compared with
 
 
 def test_a_limited_container() -> None:

@@ -403,7 +403,9 @@ def test_threads_of_a_processor(threads: int | None, ranks: int, set_to: int, co
     place = place_of(torch, system, Processes(ranks=ranks, local_ranks=ranks), None, threads)
     facts = {fact.key: fact for fact in place.found.facts}
     assert (asked, place.cores) == ([set_to], cores)
-    assert facts["peak"].text == f"{{fp32: {cores * 2.5 * 8:g} GFLOP/s}}"  # 2.5 GHz x 8 FLOP, where nothing is known
+    assert (
+        facts["peak"].text == f"{{fp32: {cores * 4 * 8:g} GFLOP/s}}"
+    )  # 1.6 x 2.5 GHz x 8 FLOP, where nothing is known
     assert facts["memory"].text == f"{8 / ranks:g} GiB"
     assert (f"{set_to} thread" in place.software, "OMP_NUM_THREADS" in place.software) == (True, threads is not None)
     assert place.remark.startswith(remark)

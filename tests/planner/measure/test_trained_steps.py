@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import statistics
@@ -25,6 +26,11 @@ WITHIN = 0.25
 # A machine whose own times differ by more cannot tell such an error: halves of the steps, and time taken by other programs.
 STEADY = 0.1
 LIMIT_S = 600
+# glibc gives freed tensors back to the system, and a step pays for fresh pages: some 4 of 26 ms for the perceptron. Allocators that keep
+# memory, which PyTorch's performance tuning guide recommends for processors and its allocator for GPUs is, do not.
+KEEPS_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_TOP_PAD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**25),
+}  # fmt: skip
 
 HEAD = "schema_version: 1\nname: small-{name}\nsource: made for this test\nglobal_batch: {batch}\n"
 NETWORKS = {
@@ -99,7 +105,8 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 def _start(folder: Path, *command: str, ranks: int = 1) -> None:
     """Run a program, or ranks of it, to its end."""
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1",
+        **os.environ, **KEEPS_MEMORY,
+        "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(path for path in (str(Path.cwd()), os.environ.get("PYTHONPATH", "")) if path),
     }  # fmt: skip
     processes = [
@@ -145,12 +152,18 @@ def _predicted(folder: Path, case: str) -> planner.Estimate:
     )  # fmt: skip
 
 
-# On two cores that other programs used, the MLP was 26 to 30 % off: products with weights that are not in the cache take their time in
-# memory on top of the arithmetic, and the model takes the larger of both. Two ranks have not been seen undisturbed yet.
-@pytest.mark.xfail(
-    strict=False, reason="the model takes the larger of arithmetic and memory time; a core adds them in part"
+def _product_s(folder: Path) -> float:
+    """Time of a product of 512 x 512 x 512 when the machine was measured."""
+    with (folder / "m.csv").open(encoding="utf-8") as table:
+        return next(
+            float(row["time_ms"]) * 1e-3 for row in csv.DictReader(table) if row["m"] == row["n"] == row["k"] == "512"
+        )
+
+
+# Two ranks have not been seen undisturbed yet.
+@pytest.mark.parametrize(
+    "ranks", [1, pytest.param(2, marks=pytest.mark.xfail(strict=False, reason="two ranks are rarely undisturbed"))]
 )
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_steps_are_predicted(machine: Path, ranks: int) -> None:
     if HAS_GPU and torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} GPUs")
@@ -175,8 +188,12 @@ def test_steps_are_predicted(machine: Path, ranks: int) -> None:
         for name, took_s in measured_s.items()
     )
     # Whoever takes a core makes ranks wait for one another, and empties the caches of one that is timed by its own clock.
-    if max(found["disturbed"]) > 1 + STEADY:
-        pytest.skip(f"other programs take up to {1 - 1 / max(found['disturbed']):.0%} of a core: {words}")
+    disturbed, products_s = zip(*found["disturbed"], strict=True)
+    if max(disturbed) > 1 + STEADY:
+        pytest.skip(f"other programs take up to {1 - 1 / max(disturbed):.0%} of a core: {words}")
+    slower = 1.0 if HAS_GPU else statistics.median(products_s) / _product_s(machine)
+    if not 1 / (1 + STEADY) <= slower <= 1 + STEADY:
+        pytest.skip(f"products take {slower:.2f} times as long as when they were measured: {words}")
     for name, times in found["steps"].items():
         halves = sorted(statistics.median(times[half::2]) for half in (0, 1))
         if halves[1] > (1 + STEADY) * halves[0]:
