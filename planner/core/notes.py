@@ -92,8 +92,8 @@ SENTENCES: Mapping[str, str] = {
     # of a log beside its prediction
     "check_largest_part": "{part} makes most of the difference: {measured_s:time} measured, {predicted_s:time} predicted",
     "check_slow_steps": (
-        "{slow} of {steps} steps take over 1.2 times the median (lines {lines}): without them the mean step would be {saved:share} "
-        "shorter; look for checkpoints, evaluations, a slow node"
+        "{slow} of {steps} steps took over 1.2 times the median (line {lines} of the log): without them the mean step would be "
+        "{saved:share} shorter; look for checkpoints, evaluations, a slow node"
     ),
     "check_drift": (
         "the last fifth of the steps takes {share:share} {than} the first: look at clocks (heat), at the lengths of samples and at the "

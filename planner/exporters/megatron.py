@@ -183,10 +183,10 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
             "network", f"the arguments that describe {job.origin.model} (layers, widths, heads, experts, ...)"
         )
     if job.network is not None and not job.network.has_positions:
-        account.left_to_user(
-            "positions",
-            "rope is written: give --rotary-base of your config.json (10000 unless given); Megatron-LM has no ALiBi (BLOOM, MPT)",
-        )
+        # Networks like Llama have rotary positions.
+        alibi = "; Megatron-LM has no ALiBi (BLOOM, MPT)" if job.network.unlike_llama else ""
+        base = "rope is written: give --rotary-base of your config.json (10000 unless given)"
+        account.left_to_user("positions", f"{base}{alibi}")
     account.left_to_user(
         "data", "tokenizer, data and checkpoint paths, learning rate: give them to train.sh, which passes them on"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
-from planner.core.errors import UsageError
-from planner.core.numbers import byte_text, duration_text, percent
+from planner.core.errors import PlannerError, UsageError
+from planner.core.numbers import byte_text, chance_text, duration_text, percent
 from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
@@ -143,7 +144,7 @@ def job_of_plan(
             f"plans {' and plans '.join(_KINDS[name] for name in sorted(takes))}{why}; use {_takers(kind)}"
             + (alone if kind == "layers" else "")
         )
-    elsewhere = _other_framework(space.resolved, exporter_of(target).FRAMEWORK)
+    elsewhere = _other_framework(space, ranked, exporter_of(target).FRAMEWORK)
     origin = dataclasses.replace(job.origin, prediction=(*job.origin.prediction, *elsewhere))
     job = dataclasses.replace(job, origin=origin)
     return job, (*_warnings(document, space.resolved, ranked), *elsewhere)
@@ -263,13 +264,40 @@ def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
     return int(capacity_bytes / cluster.device.capacity_bytes * 1000 + 1e-6) / 1000
 
 
-def _other_framework(resolved: Resolved, target: str) -> tuple[str, ...]:
-    """A sentence where the figures of a plan are those of another framework than the one that is to run it."""
-    framework = resolved.workload.framework.name
+def _other_framework(space: Any, ranked: RankedPlan, target: str) -> tuple[str, ...]:
+    """What becomes of a plan that was made for another framework than the one that is to run it."""
+    framework = space.resolved.workload.framework.name
     if framework in ("", UNKNOWN.name, target):
         return ()
-    own = f"'planner estimate --plan FILE --framework {target}' predicts it"
-    return (f"time and memory are those of {framework}; {target} may need more of both: {own}",)
+    made = f"the plan was made for {framework}"
+    best = f"'planner optimize' with --framework {target} searches for one of its own"
+    try:
+        other = space_of(resolve(dataclasses.replace(space.request, framework=target))).for_plan(ranked.plan)
+        problems = other.broken(ranked.plan)
+        there = other.rank([ranked.plan])[0]
+    except PlannerError as error:
+        return (f"{made}; {target} does not run its network: {error}",)
+    if problems:
+        return (f"{made}; {target} does not run it as it is: {'; '.join(problems)}; {best}",)
+    time, memory = (_change(there[name], ranked[name], text) for name, text in _COMPARED)
+    chance = "" if there.fits_probability is None else f", P(fits) {chance_text(there.fits_probability)}"
+    fits = "" if there.fits else "; THE PLAN DOES NOT FIT THERE"
+    return (f"{made}; with {target} a step takes {time}, and the fullest GPU needs {memory}{chance}{fits}; {best}",)
+
+
+_COMPARED = (("step_time_s", duration_text), ("memory_bytes_per_gpu", byte_text))
+
+
+def _change(there: float, here: float, text: Callable[[float], str]) -> str:
+    """A figure, and what it was.
+
+    >>> _change(4.6, 4.0, duration_text), _change(4.0, 4.0, duration_text)
+    ('4.60 s in place of 4.00 s (+15.0 %)', '4.00 s as before')
+    """
+    ratio = there / here - 1.0
+    if text(there) == text(here):
+        return f"{text(there)} as before"
+    return f"{text(there)} in place of {text(here)} ({'+' if ratio > 0 else '-'}{percent(abs(ratio))})"
 
 
 def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:

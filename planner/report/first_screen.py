@@ -144,14 +144,14 @@ def _interval(plan: RankedPlan) -> str:
 
 
 def _filled(plan: RankedPlan) -> str:
-    """How full the memory is: what a plan may use at most is a mark where it is not all, and what is more than that is red."""
+    """How full the memory is: what is planned with is a mark where it is not all, and what is more than that is red."""
     used, limit, there = plan.memory_bytes_per_gpu, plan.memory_capacity_bytes, plan.memory_there_bytes
     end = max(used, there)
     if not 0.0 < end < float("inf"):
         return ""
     over = f'<i class="over" style="width:{_share((used - limit) / end)}"></i>' if used > limit else ""
     mark = f'<i class="at" style="left:{_share(limit / end)}"></i>' if limit < there else ""
-    words = f"{byte_text(used)} of {byte_text(there)}; a plan may use {byte_text(limit)}"
+    words = f"{byte_text(used)} of {byte_text(there)}" + (f"; up to {byte_text(limit)} is planned with" if mark else "")
     inside = f'<i class="blue" style="width:{_share(min(used, limit) / end)}"></i>{over}{mark}'
     return f'<div class="bar" title="{escaped(words)}">{inside}</div>'
 

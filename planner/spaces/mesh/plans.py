@@ -56,7 +56,7 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     >>> mesh_plan_in_words(MeshPlan(cp=4, dp_replicate=8, zero_stage=1))
     'cp 4 (ring), dp 8 (zero 1 over cp), micro-batch 1'
     >>> mesh_plan_in_words(MeshPlan(num_micro_batches=4, recompute="full", recompute_blocks=3))
-    'one GPU, micro-batch 1 x 4, recompute full (3 blocks per stage)'
+    'one GPU, micro-batch 1 x 4, recompute full (3 blocks)'
     """
     words = [*_parallel(plan)] or ["one GPU"]
     words.append(
@@ -89,6 +89,8 @@ def _recomputed(plan: MeshPlan) -> str:
 
     >>> _recomputed(MeshPlan(pp=4, stage_recompute=(2, 2, 0, 1)))
     ' (2 blocks in each of chunks 1-2, 1 block in chunk 4)'
+    >>> _recomputed(MeshPlan(pp=4, recompute_blocks=2))  # of a stage that has fewer, all
+    ' (up to 2 blocks per stage)'
     """
     part, first, runs = "chunk" if plan.vpp > 1 else "stage", 1, []
     for count, run in groupby(plan.stage_recompute):
@@ -97,7 +99,8 @@ def _recomputed(plan: MeshPlan) -> str:
         runs += [f"{counted(count, 'block')} {where}"] if count else []
         first += times
     if not plan.stage_recompute and plan.recompute_blocks:
-        runs = [f"{counted(plan.recompute_blocks, 'block')} per {part}"]
+        blocks = counted(plan.recompute_blocks, "block")
+        runs = [f"up to {blocks} per {part}" if plan.pp * plan.vpp > 1 else blocks]
     return f" ({', '.join(runs)})" if runs else ""
 
 

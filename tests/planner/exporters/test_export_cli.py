@@ -14,6 +14,7 @@ import pytest
 import planner
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
+from planner.core.numbers import byte_text
 from planner.files.plan_file import plan_document, plan_text
 from planner.importers.networks import load_model
 from tests.planner.conftest import about
@@ -185,11 +186,26 @@ def test_a_plan_of_another_framework_warns(tmp_path: Path, said: Any, answer: An
     options = "llama3-8b --gpus 8 --batch 8 --zero 3 --recompute full --framework arctic-training -q"
     answer("estimate", *options.split(), "--export", file)
     _, err = said("export", file, "--to", "deepspeed", "-o", folder)
-    assert "warning: time and memory are those of arctic-training; deepspeed may need more of both" in err
-    assert "time and memory are those of arctic-training" in (folder / "README.md").read_text()
+    assert "warning: the plan was made for arctic-training; with deepspeed a step takes " in err
+    assert "the plan was made for arctic-training" in (folder / "README.md").read_text()
+    # The figures are those of the plan under the other framework.
+    there = json.loads(answer("estimate", "--plan", file, "--framework", "deepspeed", "--json", "-q"))["plans"][0]
+    assert f"GPU needs {byte_text(there['memory_bytes_per_gpu'])} in place of " in err
+    assert ("THE PLAN DOES NOT FIT THERE" in err) is (there["memory_bytes_per_gpu"] > there["memory_capacity_bytes"])
     answer("estimate", *options.replace("arctic-training", "deepspeed").split(), "--export", tmp_path / "own.yaml")
     _, err = said("export", tmp_path / "own.yaml", "--to", "deepspeed", "-o", tmp_path / "own")
-    assert "time and memory" not in err
+    assert "made for" not in err
+
+
+def test_what_another_framework_does_not_run_is_said(tmp_path: Path, said: Any, answer: Any) -> None:
+    """Megatron-LM recomputes some blocks of a stage, and torchtitan all."""
+    file = tmp_path / "plan.yaml"
+    options = "gpt3-1.3b --gpus 4 --batch 8 --pp 2 --recompute full --recompute-blocks 5 --framework megatron-lm -q"
+    answer("estimate", *options.split(), "--export", file)
+    _, err = said("export", file, "--to", "torchtitan", "-o", tmp_path / "run")
+    assert (
+        "the plan was made for megatron-lm; torchtitan does not run it as it is: recompute full of some blocks: " in err
+    )
 
 
 @pytest.mark.e2e

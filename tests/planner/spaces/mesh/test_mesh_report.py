@@ -61,7 +61,7 @@ def explain_report(estimate: Estimate, warnings: Sequence[str] = ()) -> Report:
         ),
         (
             MeshPlan(offload_optimizer=True, offload_activations=True, recompute="full", recompute_blocks=1),
-            "one GPU, micro-batch 1, recompute full (1 block per stage), offload optimizer and activations",
+            "one GPU, micro-batch 1, recompute full (1 block), offload optimizer and activations",
         ),
         (MeshPlan(pp=2, stage_blocks=(3, 5)), "pp 2 (1f1b), micro-batch 1, blocks per chunk (3, 5)"),
         (
