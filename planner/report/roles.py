@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.blocks import Block, Facts, Heading
@@ -19,6 +19,7 @@ TITLES = {
     "data_parallel_all": "Data parallelism on all GPUs",
     "most_headroom": "Most headroom",
     "fewest_gpus": "Fewest GPUs",
+    "usual_stages": "Usual stages",
     "published": "Published",
     "given": "Yours",
 }
@@ -29,6 +30,7 @@ _SAME = {
     "data_parallel_all": "{data_parallelism} on all GPUs",
     "most_headroom": "most headroom (no plan that leaves clearly more memory was found within 5 %)",
     "fewest_gpus": "fewest GPUs (no plan with 95 % of the speed was found on fewer)",
+    "usual_stages": "with a usual number of stages",
     "published": "as published ({source})",
     "given": "what you run",
 }
@@ -45,6 +47,7 @@ FORGONE_WORDS = {
     "common_schedule": "needs a schedule that few frameworks have",
     "few_chunks": "has very many chunks per rank",
     "equal_stages": "has chunks of unequal length",
+    "power_of_two_stages": "has a number of stages that is no power of two",
     "no_context_parallelism": "needs context parallelism",
     "no_pipeline": "needs a pipeline",
     "no_tensor_parallelism": "needs tensor parallelism",
@@ -126,15 +129,20 @@ def _gap(answer: Answer, plan: RankedPlan) -> str:
 def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
     """What a plan has that the one to run lacks."""
     best = answer.best
-    if role.name == "fastest":
-        return f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}"
-    if role.name == "data_parallel":
-        return f" with {answer.space.report.data_parallelism}"
-    if role.name == "most_headroom":
-        return f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
-    if role.name in ("fewest_gpus", "data_parallel_all"):
-        fewer = f", {best.workers - plan.workers} fewer" if plan.workers < best.workers else ""
-        return f", on {counted(plan.workers, 'GPU')}{fewer}"
-    if role.name == "given":
-        return "" if plan.fits else f", and does not fit: there are {byte_text(plan.memory_capacity_bytes)}"
-    return f", as published ({role.source})"
+    fewer = f", {best.workers - plan.workers} fewer" if plan.workers < best.workers else ""
+    on = f", on {counted(plan.workers, 'GPU')}{fewer}"
+    words: dict[str, Callable[[], str]] = {
+        "fastest": lambda: f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}",
+        "data_parallel": lambda: f" with {answer.space.report.data_parallelism}",
+        "most_headroom": lambda: (
+            f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
+        ),
+        "fewest_gpus": lambda: on,
+        "data_parallel_all": lambda: on,
+        "usual_stages": lambda: (
+            f", with {counted(plan.plan.pp, 'stage')}; {best.plan.pp} neither divides the blocks nor is a power of two"
+        ),
+        "given": lambda: "" if plan.fits else f", and does not fit: there are {byte_text(plan.memory_capacity_bytes)}",
+        "published": lambda: f", as published ({role.source})",
+    }
+    return words[role.name]()

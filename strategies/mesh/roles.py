@@ -14,7 +14,7 @@ from costmodel.tolerances import EQUAL
 from strategies.limits import SPEED_KEPT, Clock
 from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
-from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
+from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
 __all__ = [
     "DATA_PARALLEL",
@@ -23,7 +23,9 @@ __all__ = [
     "as_published",
     "fewest_gpus",
     "first_of",
+    "has_usual_stages",
     "most_headroom",
+    "usual_stages",
 ]
 
 # The plan of least memory may score so much more than the best.
@@ -128,6 +130,29 @@ def fewest_gpus(
         else:
             chosen, high = found, counts.index(found.plan.workers)
     return chosen
+
+
+def has_usual_stages(model: MeshModel, pp: int) -> bool:
+    """Whether a number of stages is one that people run: it divides the blocks, or is a power of two."""
+    return model.num_blocks % pp == 0 or pp in POWERS
+
+
+def usual_stages(
+    model: MeshModel, settings: MeshSettings, known: Sequence[MeshCandidate], clock: Clock
+) -> MeshCandidate | None:
+    """The best plan with a usual number of stages (`has_usual_stages`); None where none fits, or the user asks for another number.
+
+    Parameters are those of `most_headroom`.
+    """
+    asked = settings.restriction.degrees.get("pp", Bounds())
+    stages = tuple(pp for pp in range(1, model.num_blocks + 1) if asked.allows(pp) and has_usual_stages(model, pp))
+    if not stages:
+        return None
+    corner = settings.restriction.powers_of_two(any_vpp=True)
+    corner = replace(corner, degrees={**corner.degrees, "pp": Bounds(values=stages)})
+    found = first_of(model, replace(settings, restriction=corner), clock)
+    near = [candidate for candidate in known if has_usual_stages(model, candidate.plan.pp)]
+    return min([*near, *([found] if found else [])], key=lambda candidate: candidate.score, default=None)
 
 
 def as_published(

@@ -22,7 +22,7 @@ __all__ = [
 # (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan. With as many
 # micro-batches a rank has as many tokens of each, whether they are whole samples (cp 1) or halves of twice as many (cp 2): the same work.
 DISTINCT: tuple[str, ...] = ("tp", "ep", "pp", "zero_stage", "num_micro_batches", "schedule")
-_POWERS = tuple(1 << n for n in range(21))
+POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 _NARROWED = ("cp", "etp")
 
@@ -112,7 +112,7 @@ class MeshRestriction:
         corner = dict(self.degrees)
         for name in (name for name in _HALVED if not (any_vpp and name == "vpp")):
             bounds = self.degrees.get(name, Bounds())
-            powers = tuple(v for v in _POWERS if bounds.allows(v))
+            powers = tuple(v for v in POWERS if bounds.allows(v))
             corner[name] = Bounds(values=powers) if powers else bounds
         return replace(self, degrees=corner)
 

@@ -16,7 +16,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
-from strategies.mesh.settings import MeshCandidate, MeshRestriction, MeshSettings
+from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
 __all__ = ["FORGONE", "MOST_CHUNKS", "REQUIRED", "WISHES", "Wish", "simplest"]
 
@@ -36,7 +36,7 @@ class Wish:
     name : str
         In the published JSON.
     setting : str
-        Of a plan; ``equal_chunks``, ``whole_stages``: as `MeshRestriction` has them.
+        Of a plan; ``equal_chunks``, ``whole_stages``: as `MeshRestriction` has them. ``power_of_two_stages``: of ``pp``.
     wanted : Span, names or bool
         Its values.
     """
@@ -51,6 +51,11 @@ class Wish:
             return replace(restriction, equal_chunks=True)
         if self.setting == "whole_stages":
             return None if "recompute_blocks" in restriction.degrees else replace(restriction, whole_stages=True)
+        if self.setting == "power_of_two_stages":
+            powers = tuple(pp for pp in POWERS if restriction.degrees.get("pp", Bounds()).allows(pp))
+            return (
+                replace(restriction, degrees={**restriction.degrees, "pp": Bounds(values=powers)}) if powers else None
+            )
         return within(restriction, self.setting, self.wanted)
 
     def is_granted(self, model: MeshModel, plan: MeshPlan) -> bool:
@@ -60,6 +65,8 @@ class Wish:
             return model.num_blocks % chunks == 0
         if self.setting == "whole_stages":
             return plan.recompute != "full" or plan.recompute_blocks == max(model.blocks_of(chunks))
+        if self.setting == "power_of_two_stages":
+            return plan.pp in POWERS
         value = getattr(plan, self.setting)
         return value == self.wanted if isinstance(self.wanted, bool) else value in self.wanted
 
@@ -73,6 +80,7 @@ WISHES: tuple[Wish, ...] = (
     Wish(name="common_schedule", setting="schedule", wanted=COMMON_SCHEDULES),
     Wish(name="few_chunks", setting="vpp", wanted=Span(1, MOST_CHUNKS)),
     Wish(name="equal_stages", setting="equal_chunks"),
+    Wish(name="power_of_two_stages", setting="power_of_two_stages"),
     Wish(name="no_context_parallelism", setting="cp", wanted=_NONE),
     Wish(name="no_pipeline", setting="pp", wanted=_NONE),
     Wish(name="no_tensor_parallelism", setting="tp", wanted=_NONE),

@@ -10,7 +10,14 @@ from planner.core.answer import Answer, RankedPlan, Role
 from planner.spaces.base import Found
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
 from strategies.limits import Clock
-from strategies.mesh.roles import HARDLY_MORE, as_published, fewest_gpus, most_headroom
+from strategies.mesh.roles import (
+    HARDLY_MORE,
+    as_published,
+    fewest_gpus,
+    has_usual_stages,
+    most_headroom,
+    usual_stages,
+)
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.simplest import REQUIRED
 
@@ -21,7 +28,7 @@ __all__ = ["mesh_roles"]
 
 
 def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answer: Answer) -> tuple[Role, ...]:
-    """The plan that leaves most memory, that on the fewest GPUs, and what is published for the network.
+    """The plan that leaves most memory, that on the fewest GPUs, that with a usual number of stages, and what is published for the network.
 
     Parameters
     ----------
@@ -50,6 +57,10 @@ def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answe
         if fewest is None or fewest.plan.workers >= best.workers:
             fewest = _candidate(best)
         roles.append(_role(space, answer, "fewest_gpus", fewest))
+    if not has_usual_stages(model, best.plan.pp):
+        usual = usual_stages(model, part, known, clock)
+        if usual is not None:
+            roles.append(_role(space, answer, "usual_stages", usual))
     return (*roles, *_published(space, settings, answer, clock))
 
 

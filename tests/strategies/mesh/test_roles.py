@@ -17,10 +17,12 @@ from strategies.mesh.roles import (
     HEADROOM_WITHIN,
     as_published,
     fewest_gpus,
+    has_usual_stages,
     most_headroom,
+    usual_stages,
 )
 from strategies.mesh.search import search_model
-from strategies.mesh.settings import MeshSettings
+from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans, capacity_of
 from tests.strategies.mesh.networks import random_case
@@ -89,6 +91,22 @@ def test_a_published_plan_is_the_best_that_has_its_settings(seed: int) -> None:
     found = as_published(model, settings, wanted, UNLIMITED)
     expected = float(np.min(time_s[has], initial=np.inf))
     assert (np.inf if found is None else found.step_time_s) == pytest.approx(expected, rel=1e-9)
+
+
+@mostly("exact", "seed", range(40), quick=3)
+def test_a_usual_number_of_stages_divides_the_blocks_or_is_a_power_of_two(seed: int) -> None:
+    model, plans, settings, time_s, _ = question(seed)
+    pp, blocks = plans.pp, model.num_blocks
+    others = [plans.tp, plans.cp, plans.ep, plans.etp, plans.micro_batch]
+    corner = np.all([degree & (degree - 1) == 0 for degree in others], axis=0)
+    usual = (blocks % pp == 0) | (pp & (pp - 1) == 0)
+    found = usual_stages(model, settings, [], UNLIMITED)
+    expected = float(np.min(time_s[corner & usual], initial=np.inf))
+    assert (np.inf if found is None else found.step_time_s) == pytest.approx(expected, rel=1e-9)
+    assert [has_usual_stages(model, n) for n in (1, 2, blocks)] == [True, True, True]
+    assert not has_usual_stages(model, 2 * blocks + 1)
+    asked = MeshRestriction(degrees={"pp": Bounds(values=(2 * blocks + 1,))})
+    assert usual_stages(model, replace(settings, restriction=asked), [], UNLIMITED) is None
 
 
 def test_what_is_known_counts_and_memory_is_not_searched_below_what_fits() -> None:

@@ -29,6 +29,7 @@ def has(model: MeshModel, plans: MeshBatch) -> dict[str, np.ndarray]:
         "common_schedule": np.isin(plans.schedule, common),
         "few_chunks": plans.vpp <= MOST_CHUNKS,
         "equal_stages": model.num_blocks % (plans.pp * plans.vpp) == 0,
+        "power_of_two_stages": plans.pp & (plans.pp - 1) == 0,
         "no_context_parallelism": plans.cp == 1,
         "no_pipeline": plans.pp == 1,
         "no_tensor_parallelism": plans.tp == 1,

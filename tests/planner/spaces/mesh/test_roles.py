@@ -45,6 +45,14 @@ def test_every_role_keeps_its_promise(answered: Any) -> None:
     assert "NeMo" in published.source
 
 
+def test_an_unusual_number_of_stages_says_what_a_usual_one_costs() -> None:
+    """31 stages are all that uses 248 GPUs: nobody would run them without knowing what 10 cost."""
+    odd, usual = (make_ranked(dataclasses.replace(PLAN, pp=pp), time) for pp, time in ((31, 20.0), (10, 30.4)))
+    text = said(make_result(plans=(odd,), roles=(Role(name="usual_stages", plan=usual),)))
+    assert "Usual stages: 1.52x slower (30.4 s, " in text
+    assert "with 10 stages; 31 neither divides the blocks nor is a power of two: tp " in text
+
+
 def test_roles_that_coincide_are_one_line() -> None:
     roles = (Role(name="most_headroom", plan=ROOMY), Role(name="fewest_gpus", plan=ROOMY))
     answer = make_result(roles=(*roles, Role(name="published", plan=make_ranked(), source="a paper")))
