@@ -58,7 +58,7 @@ _COMMANDS = {
 
 
 # What needs no command's options.
-_ROOT_OPTIONS = ("-h", "--help", "-V", "--version", "--show-completion", "--install-completion")
+_ROOT_OPTIONS = ("-h", "--help", "--help-all", "-V", "--version", "--show-completion", "--install-completion")
 
 
 def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Typer:
@@ -117,11 +117,30 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+def _print_all_help(value: bool) -> None:
+    if value:
+        _guarded(["--help"])
+        for name in _COMMANDS:
+            typer.echo(f"\n{'-' * 80}\n")
+            _guarded([name, "--help-all"])
+        raise typer.Exit
+
+
 def _options_of_all(
     version: Annotated[
         bool,
         typer.Option(
             "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True, show_default=False
+        ),
+    ] = False,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            help="Print the help of every command, with all of its options.",
+            callback=_print_all_help,
+            is_eager=True,
+            show_default=False,
         ),
     ] = False,
 ) -> None:

@@ -89,6 +89,8 @@ class ErrorModel:
         What it was found from, where that is not training steps.
     devices : tuple of str
         Devices of the rows that it was found from; empty: not stated, so that no device is another.
+    rows : int
+        How many; 0: not stated.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class ErrorModel:
     listed_share: float = 0.9
     basis: str = ""
     devices: tuple[str, ...] = ()
+    rows: int = 0
 
     def __post_init__(self) -> None:
         """Make the mapping read-only; `planner.schema.calibration` checks the numbers."""

@@ -314,6 +314,8 @@ class ErrorBars:
         Why there are no error bars; empty where there are.
     basis : str
         What they stand on, where that is not training steps of the same kind.
+    rows, devices : int, tuple of str
+        How many measured runs they are from, and on which devices; 0 and none: not stated.
     """
 
     low_s: tuple[float, ...] = ()
@@ -329,6 +331,8 @@ class ErrorBars:
     kind: str = ""
     note: str = ""
     basis: str = ""
+    rows: int = 0
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,9 @@ SENTENCES: Mapping[str, str] = {
         "one that keeps it with 90 % probability"
     ),
     "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
+    "wide_interval": (
+        "the 80 % interval is {ratio:number}x wide: {why}; steps of your own narrow it ('planner calibrate', docs/calibration.md)"
+    ),
     "outside_interval": (
         "published servers of the kind of {plans:names} were slower than predicted, so that the 80 % interval lies below the prediction: "
         "expect what the interval says"

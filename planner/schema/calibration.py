@@ -263,9 +263,7 @@ class CalibrationFile(FileModel):
             residual_groups=residual.groups,
             framework=self.source.framework,
             assumed={name: entry.value for name, entry in self.assumptions.items()},
-            error_models={
-                name: ErrorModel(**kind.model_dump(exclude={"rows"})) for name, kind in residual.kinds.items()
-            },
+            error_models={name: ErrorModel(**kind.model_dump()) for name, kind in residual.kinds.items()},
             memory_errors={
                 name: MemoryErrors(mean=entry.mean, log_sd=entry.log_sd, rows=entry.rows, framework=name)
                 for name, entry in self.memory.items()

@@ -121,6 +121,7 @@ def searched(
         for name, baseline in answer.baselines.items()
     }
     answer = dataclasses.replace(answer, plans=tuple(compared[: found.shown]), error_bars=bars, baselines=baselines)
+    answer = dataclasses.replace(answer, notes=(*answer.notes, *space.wide_interval(compared[0], bars)))
     try:
         return space.finished(answer, found)
     except KeyboardInterrupt:
@@ -199,7 +200,7 @@ def predicted(
         assumptions=(*space.assumptions(plan), *defaults),
         model_assumptions=space.model_assumptions(),
         free_layers=space.free_layers,
-        notes=(*source_notes(space.request), *space.plan_notes(barred)),
+        notes=(*source_notes(space.request), *space.plan_notes(barred), *space.wide_interval(barred, bars)),
         error_bars=bars,
     )
 

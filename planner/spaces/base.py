@@ -26,6 +26,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
+from planner.core.numbers import counted
 from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
 from planner.question.resolve import Resolved, resolve
@@ -46,6 +47,10 @@ __all__ = ["NEARLY", "Found", "PlanSpace", "as_asked", "check_framework", "space
 
 # A simpler plan is named first if it scores at most so much more than the best.
 NEARLY = 0.01
+# An interval that is wider from end to end says why; those of well-known frameworks are 1.2 to 2 wide.
+_WIDE = 3.0
+# So many runs know their own tails.
+_FEW_RUNS = 50
 _DEFAULT_TIME_LIMIT_S = 60.0
 # What follows a search has so long at least.
 _MOMENT_S = 1.0
@@ -268,6 +273,20 @@ class PlanSpace(AnswerSpace):
         listed, near = (tuple(plans[n - 1].rank for n in some) for some in (bars.benchmark_list, bars.near_list))
         bars = dataclasses.replace(bars, benchmark_list=listed, near_list=near)
         return with_bars(plans, bars), bars
+
+    def wide_interval(self, plan: RankedPlan, bars: ErrorBars) -> list[Note]:
+        """Why the interval of a plan is much wider than usual; nothing where it is not."""
+        low, high = plan.step_time_low_s, plan.step_time_high_s
+        if low is None or high is None or high < _WIDE * low:
+            return []
+        used = [group.device.name for group in self.resolved.cluster.groups]
+        strange = [name for name in used if bars.devices and name not in bars.devices]
+        runs = f"{counted(bars.rows, 'measured run')} of {bars.kind}" if bars.rows else f"runs known of {bars.kind}"
+        tails = f"a tenth of the {runs} took that much longer than predicted, for reasons that no plan shows (docs/accuracy.md)"
+        why = f"it is from {runs} only" if 0 < bars.rows < _FEW_RUNS else tails
+        if strange:
+            why = f"no measured run of {bars.kind} was on {' or '.join(strange)}, and {why}"
+        return [Note("wide_interval", ratio=high / low, why=why)]
 
     # -- what was assumed
 

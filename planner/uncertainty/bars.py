@@ -274,6 +274,8 @@ def bars_of(
         calibration=knowledge.calibration,
         kind=knowledge.kind,
         basis=knowledge.model.basis,
+        rows=knowledge.model.rows,
+        devices=knowledge.model.devices,
     )
     if len(candidates) < 2 or not compares:
         return bars

@@ -411,6 +411,16 @@ def test_rare_options_are_in_the_long_help_alone(answer: Any) -> None:
     assert sum(line.startswith("  -") for line in short.splitlines()) < 50  # what people use, on two screens
 
 
+@pytest.mark.e2e
+def test_all_help_at_once(answer: Any) -> None:
+    """Without a command, --help-all is the help of every command with its rare options."""
+    every = answer("--help-all")
+    assert every.startswith(answer("--help"))
+    for name in ("optimize", "why-not", "schema"):
+        assert answer(name, "--help-all") in every
+    assert "--help-all" in answer("--help")
+
+
 def test_python_m_planner() -> None:
     done = in_shell(["--version"])
     assert (done.returncode, done.stdout, done.stderr) == (0, f"planner {__version__}\n", "")

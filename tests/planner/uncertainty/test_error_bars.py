@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import planner
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.layerwise.plan import Plan
@@ -475,3 +476,21 @@ def test_a_curve_of_the_paper_has_no_intervals_and_says_so(document: Any, answer
     assert {point["step_time_low_s"] for point in curve["points"]} == {None}
     assert "paleo" in curve["error_bars"]["note"]
     assert "80 % interval" not in answer("scale", "alexnet", "--workers", "1,2", "--cost-model", "paleo")
+
+
+def test_a_wide_interval_says_why_and_what_narrows_it() -> None:
+    """A tenth of nanotron's runs stalled, and none was on A100; what is usual needs no words."""
+
+    def said(**more: str) -> list[str]:
+        found = planner.estimate("llama-7b", gpus=8, batch=8, tp=8, **more)  # type: ignore[arg-type]
+        low, high = found.plan.step_time_interval_s or (1.0, 1.0)
+        notes = [str(note) for note in found.notes if "% interval is" in str(note)]
+        assert bool(notes) is (high > 3 * low)
+        return notes
+
+    (wide,) = said(framework="nanotron")
+    assert "a tenth of the 1,017 measured runs of nanotron took that much longer than predicted" in wide
+    assert "planner calibrate" in wide
+    (strange,) = said(framework="nanotron", cluster="dgx-a100")
+    assert "no measured run of nanotron was on a100-80gb, and a tenth" in strange
+    assert said(framework="megatron-lm") == []
