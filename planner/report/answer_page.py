@@ -14,6 +14,7 @@ from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
+from planner.report.frameworks import is_of_frameworks
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
@@ -235,11 +236,12 @@ def assembled(
 def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
     """Everything but the first table, which the page has in its own form, and what terminals show in place of figures and tables here."""
     rest: list[Block] = []
-    seen_table, skipping = False, ""
+    seen_table, skipping, after_frameworks = False, "", False
     for block in blocks:
-        if isinstance(block, Table) and not seen_table:
+        if isinstance(block, Table) and not seen_table and not after_frameworks:
             seen_table = True
             continue
+        after_frameworks = isinstance(block, Heading) and is_of_frameworks(block)
         if isinstance(block, Heading):
             skipping = next((title for title in _SKIPPED if block.text.startswith(title)), "")
         if not skipping or (isinstance(block, Facts) and _SKIPPED[skipping]):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Facts, Heading, Sentence
-from planner.core.numbers import byte_text, percent
-from planner.core.objectives import better_word
+from planner.core.numbers import byte_text, duration_text, joined_words, percent, significant
+from planner.core.objectives import better_word, shown_costs, with_unit
 from planner.report.figures.kinds import COLOURS, colour_of
+from planner.report.frameworks import is_of_frameworks
 from planner.report.page import escaped, facts
 from planner.report.roles import role_line, roles_of
 from planner.report.tables import gap_text, largest_parts, paid_text
@@ -93,7 +94,8 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
     best = answer.best if isinstance(answer, Answer) else answer.ranked
     first = next(block for block in blocks if isinstance(block, Facts)).pairs
     verdict = dict(first)
-    heading = next((n for n, block in enumerate(blocks) if isinstance(block, Heading)), len(blocks))
+    headings = [n for n, block in enumerate(blocks) if isinstance(block, Heading) and not is_of_frameworks(block)]
+    heading = min(headings, default=len(blocks))
     sentences = [b for n, b in enumerate(blocks) if isinstance(b, Sentence) and (b.strong or n < heading)]
     words = next(block for block in sentences if block.strong)
     speed = [name for name, _ in answer.space.report.speed_facts(best, answer.objective)]
@@ -108,6 +110,7 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
     sure = (*proof, *(sentence.text for sentence in sentences if sentence is not words))
     if sure:
         tiles.append(_tile("How sure this is", "", "", *sure))
+    tiles += [_costs(best)] if answer.setting.mode == "training" else []
     others = _others(answer)
     return [
         f'<p class="answer"><strong>{escaped(words.text)}</strong></p>',
@@ -126,6 +129,31 @@ def _tile(title: str, value: str, bar: str, *more: str) -> str:
     said = f'<p class="value">{escaped(head)}<span>{escaped(note)}</span></p>' if head else ""
     rest = "".join(f"<p>{escaped(text)}</p>" for text in more)
     return f'<div class="tile"><h2>{escaped(title)}</h2>{said}{bar}{rest}</div>'
+
+
+# Tokens, or samples, that the cost of a training is told for, and what they are called; then a whole training of a language model.
+_MANY = {"tokens": (10**9, "billion tokens"), "samples": (10**6, "million samples")}
+_WHOLE_TOKENS, _WHOLE = 10**12, "trillion tokens"
+
+
+def _costs(plan: RankedPlan) -> str:
+    """What training costs: GPU hours, and money and energy where a price and a power are stated."""
+    tokens_per_s = plan.get("tokens_per_s")
+    per_s = tokens_per_s or plan.throughput_samples_per_s
+    many, words = _MANY["samples" if tokens_per_s is None else "tokens"]
+
+    def costs(number: int) -> list[str]:
+        steps = number / per_s / plan.step_time_s
+        known = [(one, plan.get(one.figure)) for one in shown_costs()]
+        hours = plan.workers * number / per_s / 3600.0
+        shown = [with_unit(each * steps, one.unit) for one, each in known if each is not None]
+        return [f"{significant(hours)} GPU hours", *shown]
+
+    hours, *more = costs(many)
+    said = [f"{joined_words(more)} per {words}." if more else "No price or power is stated: give --price or --power."]
+    if tokens_per_s is not None:
+        said.append(f"A {_WHOLE}: {duration_text(_WHOLE_TOKENS / per_s)}, {joined_words(costs(_WHOLE_TOKENS))}.")
+    return _tile("What training costs", f"{hours} (per {words})", "", *said)
 
 
 def _share(value: float) -> str:

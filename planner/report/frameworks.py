@@ -15,7 +15,9 @@ _FIGURES = (
     "step_time_s", "step_time_low_s", "step_time_high_s", "memory_bytes_per_gpu", "mfu", "workers", "summary",
 )  # fmt: skip
 
-__all__ = ["frameworks_blocks", "frameworks_document"]
+__all__ = ["frameworks_blocks", "frameworks_document", "is_of_frameworks"]
+
+_HEADING = "Frameworks: the best first, with its plan to run"
 
 
 def frameworks_blocks(answer: Answer) -> list[Block]:
@@ -55,11 +57,16 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
     close = [row.framework for row in rows[1:] if row.answer is not None and _overlap(answer.best, row.answer.best)]
     said = f"The model's error does not tell {rows[0].framework} from {joined_words(close)}: their intervals overlap."
     return [
-        Heading("Frameworks: the best first, with its plan to run"),
+        Heading(_HEADING),
         Table(columns=tuple(shown), highlight=0),
         *([Sentence(said)] if close else []),
         *([Facts(reasons)] if reasons else []),
     ]
+
+
+def is_of_frameworks(heading: Heading) -> bool:
+    """Whether the table of the frameworks follows."""
+    return heading.text == _HEADING
 
 
 def _interval(plan: RankedPlan) -> str:

@@ -20,6 +20,7 @@ import planner
 from costmodel.timeline import Tracks, TrackSpan
 from planner.api.pages import FIGURE_NAMES
 from planner.cli import run
+from planner.core.numbers import significant
 from planner.exporters.launch import launch_of
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
@@ -72,8 +73,8 @@ def test_names_of_figures_are_those_that_there_are() -> None:
 @pytest.mark.parametrize("name", ["mesh-static", "layers-static"])
 def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
     root = parsed(pages[name])
-    assert [title for title in texts(root, "h2") if not title.startswith("Type next")][:12] == [
-        "Step", "Memory", "What limits it", "How sure this is", "What else there is",
+    assert [title for title in texts(root, "h2") if not title.startswith("Type next")][:13] == [
+        "Step", "Memory", "What limits it", "How sure this is", "What training costs", "What else there is",
         "Plans", "What if", "Where the step goes", "What fills the memory", "Pareto fronts", "Timeline", "Scaling",
     ]  # fmt: skip
     assert set(texts(root, "h2")) >= {"Assumptions", "Provenance"}
@@ -165,6 +166,32 @@ def widths(box: ET.Element) -> list[float]:
     """Shares of its bar, of 100 %."""
     styles = (part.attrib["style"] for part in box.iter("i"))
     return [float(style[len("width:") : -1]) for style in styles if style.startswith("width:")]
+
+
+def test_the_page_says_what_training_costs(tmp_path: Path, answer: Any) -> None:
+    """GPU hours of a billion tokens: GPUs x 1e9 / (tokens/s) / 3600; money where a price is known."""
+    target = tmp_path / "page.html"
+    question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--price", "2", "--power", "500 W"]
+    plan = json.loads(answer(*question, "--html", str(target), "--static", "--json"))["plans"][0]
+    hours = 8 * 1e9 / plan["tokens_per_s"] / 3600
+    said = " ".join(tile(parsed(target), "What training costs").itertext())
+    assert f"{significant(hours)} GPU hours (per billion tokens)" in " ".join(said.split())
+    assert f"{significant(2 * hours)} USD and " in said
+    assert f"{significant(1000 * hours)} GPU hours, " in said
+
+
+@pytest.mark.e2e
+def test_a_page_of_several_frameworks_compares_them(tmp_path: Path, answer: Any) -> None:
+    target = tmp_path / "page.html"
+    question = ["optimize", "gpt2-124m", "--gpus", "2", "--framework", "deepspeed,pytorch-fsdp", "--top", "1"]
+    answer(*question, "--html", str(target), "--static", "-q")
+    root = parsed(target)
+    assert "Frameworks: the best first, with its plan to run" in texts(root, "h2")
+    text = " ".join(root.itertext())
+    assert "--to deepspeed" in text
+    assert text.index("Click on a title") < text.index(
+        "Frameworks: the best first"
+    )  # the table of the plans is there, too
 
 
 def test_the_first_screen_is_the_answer(tmp_path: Path, answer: Any) -> None:
