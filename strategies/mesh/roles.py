@@ -59,7 +59,7 @@ def most_headroom(
 ) -> MeshCandidate | None:
     """The best plan that needs hardly more memory than the least of those nearly as good as the best (`HEADROOM_WITHIN`).
 
-    No speed is given for next to no memory: the least is found to a step (`HARDLY_MORE`), and the plan needs up to one more.
+    No speed is given for next to no memory: the least is found to a step (`HARDLY_MORE`), and the plan needs up to half a step more.
 
     Parameters
     ----------
@@ -97,15 +97,16 @@ def most_headroom(
     if all(memory > most_bytes for _, memory in near) and look(most_bytes) is None:
         return None
     step = settings.capacity_bytes * HARDLY_MORE
-    least, needed, reach = 0.0, min(memory for _, memory in near), step
+    least, needed, found = 0.0, min(memory for _, memory in near), 0
     while needed - least > step * (1 + EQUAL):
         # Far less than is known is seldom enough, and takes long to rule out.
+        reach = max(found, 1) * step
         level = needed - reach if least == 0.0 and reach < needed else (least + needed) / 2
         if look(level) is None:
             least = level
         else:
-            needed, reach = min(memory for _, memory in near), 2 * reach
-    return look(min(needed + step, most_bytes))
+            needed, found = min(memory for _, memory in near), found + 1
+    return look(min(needed + step / 2, most_bytes))
 
 
 def fewest_gpus(
@@ -122,13 +123,14 @@ def fewest_gpus(
     asked = replace(settings, restriction=settings.restriction.powers_of_two(any_vpp=True), cutoff=cutoff)
     # Every count up to the first is out; one up to the second has a plan.
     low, high = 0, len(counts) if chosen is None else counts.index(chosen.plan.workers)
+    last = high - 1  # mostly there is none
     while low < high:
-        middle = (low + high) // 2
-        found = first_of(model, replace(asked, worker_counts=tuple(counts[low : middle + 1])), clock)
+        found = first_of(model, replace(asked, worker_counts=tuple(counts[low : last + 1])), clock)
         if found is None:
-            low = middle + 1
+            low = last + 1
         else:
             chosen, high = found, counts.index(found.plan.workers)
+        last = (low + high) // 2
     return chosen
 
 
