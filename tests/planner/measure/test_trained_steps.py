@@ -160,25 +160,30 @@ def _product_s(folder: Path) -> float:
         )
 
 
-# Two ranks have not been seen undisturbed yet.
-@pytest.mark.parametrize(
-    "ranks", [1, pytest.param(2, marks=pytest.mark.xfail(strict=False, reason="two ranks are rarely undisturbed"))]
+# PyTorch's DTensor, by which the exported program is tensor parallel, runs Python for every operator: 50 of 150 ms here, which the model
+# does not have.
+TENSOR_PARALLEL = pytest.param(
+    "tp2", marks=pytest.mark.xfail(strict=False, reason="the time of DTensor is not in the model")
 )
-def test_steps_are_predicted(machine: Path, ranks: int) -> None:
+
+
+@pytest.mark.parametrize("kind", ["one", "dp2", TENSOR_PARALLEL])
+def test_steps_are_predicted(machine: Path, kind: str) -> None:
+    chosen = {name: case for name, case in CASES.items() if (name.rpartition("-")[2] if "-" in name else "one") == kind}
+    ranks = 1 if kind == "one" else 2
     if HAS_GPU and torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} GPUs")
-    folder = machine / f"ranks-{ranks}"
+    folder = machine / kind
     folder.mkdir()
     predicted_s, cases = {}, {}
-    for name, (network, count, samples, asked) in CASES.items():
-        if count == ranks:
-            answer = _predicted(machine, name)
-            predicted_s[name] = answer.step_time_s
-            cases[name] = {"network": network, "samples": samples}
-            if asked.get("tp", 1) > 1:
-                answer.save(machine / f"{name}-plan.yaml")
-                _start(machine, "-m", "planner", "export", f"{name}-plan.yaml", "--to", "torch", "-o", name)
-                cases[name]["plan"] = str(machine / name)
+    for name, (network, _, samples, asked) in chosen.items():
+        answer = _predicted(machine, name)
+        predicted_s[name] = answer.step_time_s
+        cases[name] = {"network": network, "samples": samples}
+        if asked.get("tp", 1) > 1:
+            answer.save(machine / f"{name}-plan.yaml")
+            _start(machine, "-m", "planner", "export", f"{name}-plan.yaml", "--to", "torch", "-o", name)
+            cases[name]["plan"] = str(machine / name)
     (folder / "cases.json").write_text(json.dumps(cases))
     _start(folder, str(RANK), str(folder), "{rank}", str(ranks), ranks=ranks)
     found = json.loads((folder / "steps.json").read_text())
@@ -187,6 +192,7 @@ def test_steps_are_predicted(machine: Path, ranks: int) -> None:
         f"{name} {predicted_s[name] * 1e3:.1f} ms for {took_s * 1e3:.1f} ({min(found['steps'][name]) * 1e3:.1f} at least)"
         for name, took_s in measured_s.items()
     )
+    print(words)  # noqa: T201 - figures of what passes, with -rP
     # Whoever takes a core makes ranks wait for one another, and empties the caches of one that is timed by its own clock.
     disturbed, products_s = zip(*found["disturbed"], strict=True)
     if max(disturbed) > 1 + STEADY:

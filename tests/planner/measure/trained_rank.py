@@ -73,7 +73,8 @@ def trainer(case: dict[str, Any], device: torch.device, world: int) -> Callable[
         plan.parallelize(network, plan.build_mesh(device.type))
         context = torch_decoder.loss_parallel
     elif world > 1:
-        network = nn.parallel.DistributedDataParallel(network)
+        # The cost model copies no gradients back from buckets.
+        network = nn.parallel.DistributedDataParallel(network, gradient_as_bucket_view=True)
     adam = case["network"] == "llama"
     parameters = list(network.parameters())
     # One kernel for each tensor, which is what the cost model takes an update for.
