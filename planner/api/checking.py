@@ -162,12 +162,12 @@ def checked(
     from planner.files.resources import bundled_name
     from planner.logs.compare import check_log
     from planner.logs.read import read_log
-    from planner.logs.settings import settings_of
+    from planner.logs.settings import logged_run_of
 
     log = read_log(path, log_format)
     given = dict(given)
     if plan is None:
-        found = settings_of(path, log)
+        found = logged_run_of(path, log)
         if run_from is None:
             run_from = (log.known.trainer, found.run)
         if given.get("model") is None and found.model is not None:

@@ -14,11 +14,11 @@ from planner.files.documents import document_of
 from planner.files.naming.models import transformer_called
 from planner.logs.read import Log
 
-__all__ = ["Settings", "settings_of"]
+__all__ = ["LoggedRun", "logged_run_of"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Settings:
+class LoggedRun:
     """What a log says of its run.
 
     Attributes
@@ -36,7 +36,7 @@ class Settings:
     device: str = ""
 
 
-def settings_of(path: Path, log: Log) -> Settings:
+def logged_run_of(path: Path, log: Log) -> LoggedRun:
     """Read what a log says of the plan that ran; most logs say only a part of it.
 
     Parameters
@@ -58,8 +58,8 @@ def settings_of(path: Path, log: Log) -> Settings:
     return found
 
 
-def _nothing(path: Path, text: str) -> Settings:  # noqa: ARG001 - every reader has both
-    return Settings()
+def _nothing(path: Path, text: str) -> LoggedRun:  # noqa: ARG001 - every reader has both
+    return LoggedRun()
 
 
 # -- Megatron-LM: every argument with its value, as print_args of megatron/training/arguments.py writes them ----------------
@@ -82,13 +82,13 @@ _NEEDS = {
 }
 
 
-def _megatron(path: Path, text: str) -> Settings:
+def _megatron(path: Path, text: str) -> LoggedRun:
     from planner.exporters import megatron
     from planner.exporters import settings as exporter_settings
 
     block = max(_ARGUMENTS.finditer(text), key=lambda match: match.start(), default=None)
     if block is None:
-        return Settings()
+        return LoggedRun()
     places = {match[1]: match for match in _ARGUMENT.finditer(text, *block.span(1))}
     stated = {name: match[2] for name, match in places.items() if match[2] not in ("None", "False", "[]", "0", "")}
     found = exporter_settings.Settings(path=path)
@@ -111,7 +111,7 @@ def _megatron(path: Path, text: str) -> Settings:
         run.notes.append("pipeline_model_parallel_layout: cannot be read from the log; equal stages are predicted")
     if "world_size" in stated:
         run.options["gpus"] = stated["world_size"]
-    return Settings(run=run, model=_network(path, stated, text))
+    return LoggedRun(run=run, model=_network(path, stated, text))
 
 
 # Arguments that make another network than the plain decoders below.
@@ -187,8 +187,8 @@ _DEVICE = re.compile(r"CUDA capacity: (.+?) with [\d.]+GiB memory")
 _CHECKPOINTING = re.compile(r"Applied (\w+?)(?:AC)? activation checkpointing")
 
 
-def _torchtitan(path: Path, text: str) -> Settings:  # noqa: ARG001 - every reader has both
-    found = Settings()
+def _torchtitan(path: Path, text: str) -> LoggedRun:  # noqa: ARG001 - every reader has both
+    found = LoggedRun()
     run = found.run
     if match := _MESH.search(text):
         degrees = dict(re.findall(r"(\w+)=(\d+)", match[1]))
@@ -231,10 +231,10 @@ def _torchtitan(path: Path, text: str) -> Settings:  # noqa: ARG001 - every read
 _LONGEST_CONFIG = 1 << 20
 
 
-def _deepspeed(path: Path, text: str) -> Settings:
+def _deepspeed(path: Path, text: str) -> LoggedRun:
     from planner.exporters import deepspeed
 
-    found = Settings()
+    found = LoggedRun()
     if match := re.search(r"\bjson = (?=\{)", text):
         try:
             content, _ = json.JSONDecoder().raw_decode(text[match.end() : match.end() + _LONGEST_CONFIG])
@@ -247,8 +247,8 @@ def _deepspeed(path: Path, text: str) -> Settings:
     return found
 
 
-def _hugging_face(path: Path, text: str) -> Settings:  # noqa: ARG001 - every reader has both
-    found = Settings()
+def _hugging_face(path: Path, text: str) -> LoggedRun:  # noqa: ARG001 - every reader has both
+    found = LoggedRun()
     labels = {
         "total": r"Total train batch size \([^)]*\) = ([\d,]+)",
         "each": r"Instantaneous batch size per device = ([\d,]+)",

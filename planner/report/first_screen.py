@@ -27,7 +27,7 @@ FIRST_STYLE = (
     _rules(0)
     + f"\n@media screen and (prefers-color-scheme:dark){{{_rules(1)}}}\n"
     + """\
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr));gap:8px;margin:8px 0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,14em),1fr));gap:8px;margin:8px 0}
 .tile{border:1px solid var(--line);border-radius:6px;padding:.45em .8em;min-width:0;overflow-wrap:anywhere}
 .tile h2{all:unset;display:block;color:var(--soft);font-size:.85em}
 .tile p{margin:.15em 0;max-width:none;font-size:.88em}.tile .value{font-size:1.2em;font-weight:600}

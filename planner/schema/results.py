@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from costmodel.objectives import with_figures
 from planner.core.request import LISTED, SPACES
+from planner.schema.answer import AssumptionEntry, NoteEntry
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
 
@@ -189,9 +190,9 @@ CheckDocument = record(
     summary=key(str, "The plan in words."),
     parts=key(several(CheckedPart), "Empty where the log has no timers."),
     memory=key(several(CheckedMemory), "Empty where the log does not say."),
-    assumptions=key(list[dict[str, str]], "What was predicted: name, value, source."),
-    notes=list[str],
-    note_codes=list[dict[str, Any]],
+    assumptions=key(several(AssumptionEntry), "What was predicted."),
+    notes=key(list[str], "Sentences for people."),
+    note_codes=key(several(NoteEntry), "The same notes for programs, in the same order."),
 )
 
 # -- planner validate --------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ __all__ = ["NEARLY", "Found", "PlanSpace", "as_asked", "check_framework", "space
 
 # A simpler plan is named first if it scores at most so much more than the best.
 NEARLY = 0.01
+# Another batch is worth a sentence where a sample is so many times faster.
+WORTH_FASTER = 1.05
 # An interval that is wider from end to end says why; those of well-known frameworks are 1.2 to 2 wide.
 _WIDE = 3.0
 # So many runs know their own tails.
@@ -135,6 +137,11 @@ class PlanSpace(AnswerSpace):
     def objective(self) -> str:
         """What is minimised."""
         return self.resolved.request.objective or self.usual_objective
+
+    @property
+    def ranks_by_time(self) -> bool:
+        """Whether plans are compared by their step times alone, however many devices they take."""
+        return self.objective in ("step_time", "tokens_per_s")
 
     @property
     def score(self) -> Score:

@@ -37,7 +37,7 @@ from planner.core.notes import Note
 from planner.core.numbers import byte_text
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved, resolve
-from planner.spaces.base import NEARLY, Found, PlanSpace, check_framework
+from planner.spaces.base import NEARLY, WORTH_FASTER, Found, PlanSpace, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words, split_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
 from strategies.limits import SPEED_KEPT
@@ -63,8 +63,6 @@ _TERMS = {
     "exposed_exchange_s": "exposed gradient exchange",
     "bubble_s": "the pipeline bubble",
 }
-# A larger batch is worth a sentence where a sample is so many times faster.
-_FASTER = 1.05
 # What a table of changes calls all splits together, where there are more runs of layers than a table has room for.
 _ALL_SPLITS, _MOST_RUNS = "workers and splits", 12
 
@@ -304,7 +302,7 @@ class LayerwisePlanSpace(PlanSpace):
         """Twice the batch by plain data parallelism, where GPUs stay idle, if more of them are used then and each sample takes less."""
         resolved, batch = self.resolved, self.resolved.workload.global_batch
         gpus = resolved.request.gpus
-        if best.workers == gpus or self.is_spelled_out or self.objective not in ("step_time", "tokens_per_s"):
+        if best.workers == gpus or self.is_spelled_out or not self.ranks_by_time:
             return []
         from strategies.layerwise.candidates import best_data_parallel
 
@@ -314,7 +312,7 @@ class LayerwisePlanSpace(PlanSpace):
             return []
         ranked = twice.rank([plan])[0]
         speedup = 2 * best.step_time_s / ranked.step_time_s
-        if speedup < _FASTER:
+        if speedup < WORTH_FASTER:
             return []
         return [
             Note(

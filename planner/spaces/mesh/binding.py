@@ -14,6 +14,7 @@ from planner.core.answer import RankedPlan
 from planner.core.capacity import usable_bytes
 from planner.core.notes import Note
 from planner.question.fixed import flags_of, given_text, without
+from planner.spaces.base import WORTH_FASTER
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.search import search_corner
@@ -23,7 +24,6 @@ __all__ = ["binding_notes"]
 
 # Shares of the step below which a change is not worth a sentence.
 _BINDS = 0.03
-_FASTER = 0.05
 _MOST_OPTIONS = 3
 
 
@@ -38,7 +38,7 @@ def binding_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[
     plans : sequence of RankedPlan
         What was found, the first plan first. Nothing is said where plans are not ranked by step time.
     """
-    if space.objective not in ("step_time", "tokens_per_s"):
+    if not space.ranks_by_time:
         return []
     # Plans with activations on the host are out of the question where the first plan has none there.
     best = min(
@@ -71,7 +71,7 @@ def _batch(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> li
     if best.plan.dp < batch or gpus == 1:
         return []
     twice = mesh_space(space.resolved.with_batch(2 * batch))
-    found = _faster(twice, settings, best, 2 * best.step_time_s / (1 + _FASTER))
+    found = _faster(twice, settings, best, 2 * best.step_time_s / WORTH_FASTER)
     if found is None:
         return []
     return [

@@ -15,6 +15,7 @@ from costmodel.mesh.detail import mesh_links
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
 from planner.core.notes import Note
+from planner.spaces.base import WORTH_FASTER
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.settings import DISTINCT, MeshSettings
@@ -30,8 +31,6 @@ _WORTH_SAYING = 0.01
 _FEW = 0.05
 # Traffic that passes wait for layer by layer.
 _INSIDE_LAYERS = ("tensor parallel", "context parallel", "expert parallel")
-# Per sample, below which the other batch is not worth a sentence.
-_FASTER = 0.05
 # A power limit that takes more than this of the rate of large products, in a plan that computes for most of its step, is worth a sentence.
 _LIMITED = 0.95
 _MOSTLY = 0.5
@@ -154,7 +153,7 @@ def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Seque
 
     The plans listed are evaluated again, beside the best of a corner of the space (degrees that are powers of two).
     """
-    if space.objective not in ("step_time", "tokens_per_s"):
+    if not space.ranks_by_time:
         return []  # their scores are step times
     notes = []
     for pessimism in _PESSIMISMS:
@@ -231,14 +230,14 @@ def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) 
 
     batch = space.resolved.workload.global_batch
     other = rounder_batch(batch, settings.max_workers)
-    if other is None or space.objective not in ("step_time", "tokens_per_s"):
+    if other is None or not space.ranks_by_time:
         return []
     short = dataclasses.replace(settings, top=1, gap=max(settings.gap, _GAP), effort=EFFORT, distinct=None)
     found = search_corner(mesh_space(space.resolved.with_batch(other)).model, short).candidates
     if not found:
         return []
     faster = (best.step_time_s / batch) / (found[0].step_time_s / other)
-    if faster < 1 / (1 - _FASTER):
+    if faster < WORTH_FASTER:
         return []
     shared = math.gcd(batch, settings.max_workers)
     return [

@@ -17,7 +17,7 @@ from planner.report.documents import with_plan
 from planner.report.tables import column_maker, compared_words, fits_columns, rows_table
 from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline, fullest_group
-from planner.spaces.mixed.what_if import StepBound, WhatIf
+from planner.spaces.mixed.what_if import StepBound, TriedChange
 
 __all__ = ["REPORT", "bound_sentences"]
 
@@ -173,7 +173,7 @@ def bound_sentences(bound: StepBound, step_s: float) -> list[str]:
     return texts
 
 
-def _what_if_table(rows: Sequence[WhatIf]) -> Table:
+def _what_if_table(rows: Sequence[TriedChange]) -> Table:
     unit = time_unit(min(row.step_time_s for row in rows))
     return Table(
         columns=(

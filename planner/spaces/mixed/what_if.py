@@ -17,7 +17,7 @@ from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_clu
 from costmodel.tolerances import EQUAL
 from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["MORE", "StepBound", "WhatIf", "step_bound", "what_if"]
+__all__ = ["MORE", "StepBound", "TriedChange", "step_bound", "what_if"]
 
 # How much faster or wider hardware is tried.
 MORE = 1.1
@@ -64,7 +64,7 @@ class StepBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class TriedChange:
     """One change and what the step takes then.
 
     Attributes
@@ -111,7 +111,7 @@ def step_bound(space: MixedPlanSpace, plan: MixedPlan) -> StepBound:
     )
 
 
-def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[WhatIf, ...]:
+def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[TriedChange, ...]:
     """Every change that is tried, the most useful first: of the hardware, then of the plan."""
     now = float(cost_plans(space.model, [plan]).step_time_s[0])
     rows = [_evaluated(space, changed, plan, words, "hardware", now) for words, changed in _hardware(space, plan)]
@@ -124,14 +124,14 @@ def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[W
 
 def _evaluated(
     space: MixedPlanSpace, model: MixedModel, plan: MixedPlan, words: str, kind: str, now_s: float
-) -> WhatIf:
+) -> TriedChange:
     step = float(cost_plans(model, [plan]).step_time_s[0])
     over = {
         report.group
         for report in stage_reports(model, plan)
         if report.memory_bytes > space.capacity_bytes[report.group] * (1 + EQUAL)
     }
-    return WhatIf(change=words, kind=kind, step_time_s=step, gain=now_s / step - 1.0, fits=not over)
+    return TriedChange(change=words, kind=kind, step_time_s=step, gain=now_s / step - 1.0, fits=not over)
 
 
 # -- the same plan on other hardware --------------------------------------------------------------------------------------

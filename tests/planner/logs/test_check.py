@@ -18,7 +18,7 @@ from planner.core.notes import Note
 from planner.logs.compare import measured_steps, warm_up_of
 from planner.logs.formats import FORMATS
 from planner.logs.read import read_log
-from planner.logs.settings import settings_of
+from planner.logs.settings import logged_run_of
 from planner.schema.results import CheckDocument
 from tests.planner.logs import written_logs as written
 
@@ -176,7 +176,7 @@ def test_the_lines_of_torchtitan_say_what_ran(new_log: Callable[..., Path]) -> N
     assert found.measured_step_time_s == pytest.approx(1.7, rel=1e-3)
     old = "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 8]\n" + written.torchtitan_log().partition("\n")[2]
     path = new_log(old)
-    assert settings_of(path, read_log(path)).run.mesh == {
+    assert logged_run_of(path, read_log(path)).run.mesh == {
         "dp_shard": "4",
         "tp": "8",
         "micro_batch": "2",
@@ -196,7 +196,7 @@ def test_the_configuration_of_deepspeed_says_what_ran(new_log: Callable[..., Pat
 
 def test_the_head_of_the_trainer_says_what_ran(new_log: Callable[..., Path]) -> None:
     path = new_log(written.trainer_log())
-    found = settings_of(path, read_log(path)).run
+    found = logged_run_of(path, read_log(path)).run
     assert (found.options, found.mesh) == ({"batch": "64", "gpus": "16"}, {"micro_batch": "2"})
 
 

@@ -18,9 +18,11 @@ import pytest
 
 import planner
 from costmodel.timeline import Tracks, TrackSpan
-from planner.api.pages import FIGURE_NAMES
+from planner.api.pages import FIGURE_NAMES, REPORT_OPTIONS
 from planner.cli import run
+from planner.commands.output import OUTPUT_OPTIONS
 from planner.core.numbers import significant
+from planner.exporters import launch
 from planner.exporters.launch import launch_of
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
@@ -178,6 +180,12 @@ def test_the_page_says_what_training_costs(tmp_path: Path, answer: Any) -> None:
     assert f"{significant(hours)} GPU hours (per billion tokens)" in " ".join(said.split())
     assert f"{significant(2 * hours)} USD and " in said
     assert f"{significant(1000 * hours)} GPU hours, " in said
+
+
+def test_options_that_say_what_is_written_are_known_to_the_commands_of_a_page() -> None:
+    """What is typed next leaves them out, with their values."""
+    options = {**OUTPUT_OPTIONS, **REPORT_OPTIONS}.values()
+    assert {flag: option.metavar is not None for option in options for flag in option.flags.split()} == launch._WRITTEN
 
 
 @pytest.mark.e2e
