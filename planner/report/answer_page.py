@@ -14,7 +14,7 @@ from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
-from planner.report.frameworks import is_of_frameworks
+from planner.report.frameworks import frameworks_blocks, is_of_frameworks
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
@@ -154,9 +154,17 @@ def answer_page(
     setting = answer.setting
     title = f"{setting.model} on {setting.cluster}"
     rest = _after_ranking(blocks)
-    known = [block for block in rest if isinstance(block, Facts)]
+    reasons = (
+        [block for block in frameworks_blocks(answer) if isinstance(block, Facts)] if isinstance(answer, Answer) else []
+    )
+    known = [block for block in rest if isinstance(block, Facts) and block not in reasons]
     tables = _by_heading(rest)
     every = [
+        *(
+            [Section(title="Frameworks", parts=tuple(block_html(block) for block in reasons))]
+            if isinstance(answer, Answer) and answer.frameworks
+            else []
+        ),
         *sections,
         *_sensitivity(answer.sensitivity if isinstance(answer, Estimate) else None),
         Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
