@@ -26,6 +26,7 @@ __all__ = [
     "shown_costs",
     "stated_rates",
     "with_unit",
+    "worse_word",
 ]
 
 
@@ -36,6 +37,15 @@ def better_word(objective: str) -> str:
     ('cheaper', 'quicker')
     """
     return (OBJECTIVES.get(objective) or SERVING_OBJECTIVES[objective]).better
+
+
+def worse_word(objective: str) -> str:
+    """What the worse of two plans is.
+
+    >>> worse_word("step_time"), worse_word("latency"), worse_word("money")
+    ('slower', 'slower', 'worse')
+    """
+    return "slower" if better_word(objective) in ("faster", "quicker") else "worse"
 
 
 def best_word(objective: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.blocks import Block, Facts, Heading
 from planner.core.numbers import byte_text, counted, percent
-from planner.core.objectives import best_word, better_word
+from planner.core.objectives import best_word, better_word, worse_word
 from planner.report.tables import paid_text, ratio_text
 
 __all__ = ["FORGONE_WORDS", "TITLES", "role_line", "roles_blocks", "roles_of"]
@@ -122,7 +122,7 @@ def _gap(answer: Answer, plan: RankedPlan) -> str:
     ratio, better = plan.score / answer.best.score, better_word(answer.objective)
     if ratio < 1.0:
         return f"{percent(1.0 - ratio)} {better}"
-    worse = "slower" if better == "faster" else "worse"
+    worse = worse_word(answer.objective)
     return f"{percent(ratio - 1.0)} {worse}" if ratio < 1.5 else f"{ratio_text(ratio)}x {worse}"
 
 

@@ -22,7 +22,7 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import better_word, cost_of, cost_text
+from planner.core.objectives import better_word, cost_of, cost_text, worse_word
 
 __all__ = [
     "assumption_rows",
@@ -310,5 +310,6 @@ def compared_words(ratio: float, objective: str) -> str:
     better = better_word(objective)
     if abs(ratio - 1) <= EQUAL:
         return f"as {'fast' if better == 'faster' else 'good'} as"
-    worse = "slower" if better == "faster" else "worse"
-    return f"{ratio_text(ratio)}x {better} than" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse} than"
+    return (
+        f"{ratio_text(ratio)}x {better} than" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse_word(objective)} than"
+    )

@@ -10,7 +10,7 @@ from costmodel.fields import labels_of
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate
-from planner.core.numbers import duration_text, significant
+from planner.core.numbers import counted, duration_text, significant
 from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
@@ -101,4 +101,4 @@ class ServedItem(Item):
         """A larger batch of sequences is where throughput comes from."""
         if self.samples == other.samples:
             return ""
-        return f" It serves {self.samples:,} sequences at a time against {other.samples:,}."
+        return f" It serves {counted(self.samples, 'sequence')} at a time against {other.samples:,}."

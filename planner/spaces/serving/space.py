@@ -380,7 +380,7 @@ class ServingPlanSpace(PlanSpace):
     # -- from one plan to another
 
     most_better = 10_000
-    better_plans = "plans that differ in any setting"
+    better_plans = "the best plan of each choice of degrees"
     follows = " Replicas fill the GPUs."
 
     def differing(self, plan: ServingPlan, other: ServingPlan) -> Mapping[str, tuple[str, str]]:
