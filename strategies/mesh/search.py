@@ -293,13 +293,18 @@ class _Run:
             position, size = position + size, min(2 * size, _NODES)
 
     def seed(self) -> None:
-        """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept."""
+        """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
+
+        A corner of that comes first: its plans, found in no time, close most of the corner.
+        """
         settings = self.space.settings
-        corner = replace(settings, restriction=settings.restriction.powers_of_two(), gap=max(settings.gap, _SEED_GAP))
-        run = _Run(space=MeshSpace.of(self.space.model, corner), incumbents=self.incumbents, clock=self.clock)
-        run.settle()
-        self.outcome.out_of_time = run.outcome.out_of_time
-        self.outcome.nearest_miss = run.outcome.nearest_miss
+        corner = settings.restriction.powers_of_two()
+        for restriction in (corner.narrowed(), corner):
+            part = replace(settings, restriction=restriction, gap=max(settings.gap, _SEED_GAP))
+            run = _Run(space=MeshSpace.of(self.space.model, part), incumbents=self.incumbents, clock=self.clock)
+            run.settle(names_miss=restriction is corner)
+            self.outcome.out_of_time = run.outcome.out_of_time
+            self.outcome.nearest_miss = run.outcome.nearest_miss
 
     def _open(self, nodes: Columns) -> None:
         """Evaluate the pipelines of some nodes."""
