@@ -71,6 +71,7 @@ __all__ = [
     "Defaults",
     "Framework",
     "LayerAssumptions",
+    "Selective",
     "StageCut",
     "cluster_run_by",
     "copy_s",
@@ -211,6 +212,7 @@ _MESH_AS_RUN = as_run(MeshAssumptions)
 StageCut = Literal["balanced", "equal", "threshold"]
 # Attention kernels: those made for the device, those of an earlier generation, which run on any, or those of the first one.
 Attention = Literal["newest", "portable", "first"]
+Selective = Literal["cheap", "modules", "operators"]
 # When a cost counts, besides those that always do.
 Condition = Literal["on_fp4_devices", "in_fp16", "in_16_bits", "in_mxfp8"]
 CONDITIONS: tuple[Condition, ...] = ("on_fp4_devices", "in_fp16", "in_16_bits", "in_mxfp8")
@@ -226,11 +228,9 @@ class Defaults:
     zero_stage : int or None
     recompute : str or None
         "none", "full", or "as_needed": what memory asks for.
-    selective_blocks : int
-        Selective recomputation recomputes every n-th block whole; 0: the attention of every block.
-    selective_modules : bool
-        Selective recomputation runs modules again that are kernels of their own (`costmodel.mesh.modules.is_repeated`), not every cheap
-        layer.
+    selective : str
+        What selective recomputation runs again (`costmodel.mesh.modules.repeated_share`): "cheap" layers, "modules" that are kernels of
+        their own, or "operators", all but attention and every other product.
     interleaves : bool
         Its runs interleave the chunks of their pipelines, as many as are fastest.
     accumulates : bool
@@ -258,8 +258,7 @@ class Defaults:
     sequence_parallel: bool | None = None
     zero_stage: int | None = None
     recompute: str | None = None
-    selective_blocks: int = 0
-    selective_modules: bool = False
+    selective: Selective = "cheap"
     interleaves: bool = False
     accumulates: bool = True
     last_micro_batch_is_smaller: bool = False

@@ -472,6 +472,10 @@ def add_tensor_parallel(
         start("backward", several * (split & flow.through))
         message = rows_held(layer, shard) * layer.output_shape[0] * width
         total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
+        if (
+            workload.framework.defaults.selective == "operators"
+        ):  # keeps sums that are scattered, not those that all have
+            total["selective_s"] += np.where(split, 0.0, exchange("all_reduce", message)) * flow.through
         if flow.through:
             back = message / width * _gathered_width(workload.precision, layer, is_gradient=True)
             total["tp_backward_s"] += np.where(split, exchange("all_gather", back), 0.0)

@@ -15,17 +15,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
+from costmodel.framework import Selective
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import Division
-from costmodel.mesh.modules import ModuleKind, ModuleTable, RowKeys, is_repeated
+from costmodel.mesh.modules import ModuleKind, ModuleTable, RowKeys, repeated_share
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.tensor_parallel import LayerRole, chunks_of, in_mlp, rows_held, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
-from costmodel.network.layers.mixture import excess_share
+from costmodel.network.layers.base import positions_of
+from costmodel.network.layers.mixture import excess_share, received
 from costmodel.schedules import KEEPS_ALL
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
@@ -143,7 +145,7 @@ def add_saved_layer(
     if facts.keeps_input:
         entered = _kept_as_read(layer, role, keys, width, assumptions)
         total["saved_bytes"] += entered
-        total["saved_selective_bytes"] += entered
+        total["saved_selective_bytes"] += entered * (not facts.keeps_operators)  # else they are gathered again
     cast = workload.precision.kept.bytes
     narrower = layer.family.cast_elements(layer, shard) * (width - cast)
     extra = (layer.family.saved_elements(layer, shard) * width - narrower) * facts.has_backward
@@ -174,9 +176,35 @@ def add_saved_layer(
     # Of one chunk: its tensors, and their gradients.
     total["chunk_bytes"] += (1.0 - uncut) * at_once * (extra + kept + size) * facts.has_backward
     total["saved_bytes"] += uncut * (extra + kept)
-    if not facts.is_repeated:
+    if facts.keeps_operators:
+        total["saved_selective_bytes"] += _kept_operators(layer, role, keys, shard, facts, (size, extra), width)
+    elif not facts.repeated:
         inside = layer.family.repeated_elements(layer, shard) * cast * facts.has_backward
         total["saved_selective_bytes"] += uncut * (extra - inside + again)
+
+
+def _kept_operators(
+    layer: Layer,
+    role: LayerRole,
+    keys: RowKeys,
+    shard: Shard,
+    facts: SavedFacts,
+    sizes: tuple[FloatArray, FloatArray],
+    width: float,
+) -> FloatArray:
+    """What recomputation operator by operator keeps of a layer: the products that do not run again, and what ranks exchanged.
+
+    A sum that is scattered over the positions is kept beside the product that it is of, which has all positions of a sequence. So are
+    the tokens that a mixture sends to other ranks, and those that it gets back. ``sizes``: bytes of the output, and what is kept inside.
+    """
+    size, extra = sizes
+    if layer.kind == "moe":
+        tokens = shard.batch * positions_of(layer.output_shape, shard)
+        sent = received(layer.params, tokens, shard) * layer.output_shape[0] * width
+        return np.where(shard.experts > 1, 2.0 * sent, 0.0)
+    is_scattered = role.reduces & (keys.sequence_parallel > 0) & (keys.tp > 1)
+    product = np.where(is_scattered, size * keys.tp, size)
+    return np.asarray((1.0 - facts.repeated) * (product + extra) + is_scattered * size)
 
 
 def _made_with_the_loss(layer: Layer, shard: Shard, facts: SavedFacts, at_once: FloatArray | float) -> FloatArray:
@@ -219,8 +247,10 @@ class SavedFacts:
         The backward pass of another layer reads its output, or its own does.
     needed_again : Use
         The same under selective recomputation, or to run other layers again.
-    is_repeated : bool
-        Selective recomputation runs it again.
+    repeated : float
+        Share of it that selective recomputation runs again (`repeated_share`).
+    keeps_operators : bool
+        Selective recomputation keeps what the rest of it makes, whoever reads it.
     feeds_loss : bool
     """
 
@@ -229,26 +259,27 @@ class SavedFacts:
     reads_again: bool
     kept: Use
     needed_again: Use
-    is_repeated: bool
+    repeated: float
+    keeps_operators: bool
     feeds_loss: bool
 
 
 def saved_facts(workload: Workload, kind: ModuleKind) -> list[SavedFacts]:
     """Facts of every layer of a module, in training."""
-    graph, modules = workload.graph, workload.framework.defaults.selective_modules
-    return graph.once(("saved facts", kind, modules), lambda: _saved_facts(graph, kind, modules=modules))
+    graph, selective = workload.graph, workload.framework.defaults.selective
+    return graph.once(("saved facts", kind, selective), lambda: _saved_facts(graph, kind, selective))
 
 
-def _saved_facts(graph: Graph, kind: ModuleKind, *, modules: bool) -> list[SavedFacts]:
+def _saved_facts(graph: Graph, kind: ModuleKind, selective: Selective) -> list[SavedFacts]:
     needs = graph.needs_gradient
     layers = [graph.layers[index] for index in kind.layers]
     reading = [kind.readers(p) for p in range(len(layers))]
-    repeated = [is_repeated(graph, kind, p, modules=modules) for p in range(len(layers))]
+    repeated = [repeated_share(graph, kind, p, selective) for p in range(len(layers))]
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     # A layer that only draws a mask again needs no input for it.
     again = keeping.copy()
     for p in reversed(range(len(layers))):
-        again[p] |= repeated[p] and any(again[r] for r in reading[p])
+        again[p] |= repeated[p] > 0.0 and any(again[r] for r in reading[p])
     casts = [layer.kind == "linear" and bool(layer.block) for layer in layers]
 
     def use(p: int, is_read: Sequence[bool]) -> Use:
@@ -264,7 +295,8 @@ def _saved_facts(graph: Graph, kind: ModuleKind, *, modules: bool) -> list[Saved
             reads_again=again[p],
             kept=use(p, keeping),
             needed_again=use(p, again),
-            is_repeated=repeated[p],
+            repeated=repeated[p],
+            keeps_operators=selective == "operators",
             feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
         )
         for p, index in enumerate(kind.layers)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined
+from costmodel.framework import Selective
 from costmodel.mesh.plan import MeshBatch
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
@@ -33,8 +34,8 @@ __all__ = [
     "RowKeys",
     "flow_of",
     "fold",
-    "is_repeated",
     "mesh_fault",
+    "repeated_share",
 ]
 
 
@@ -200,14 +201,14 @@ class GradientFlow:
         It has one: the layer is trained, or one before it is.
     to_inputs : bool
         It finds gradients of its inputs: a layer before it is trained.
-    runs_again : bool
-        Selective recomputation runs the layer again (`is_repeated`), and has a reason to: its own backward pass, or that of a layer of the
-        module that reads it.
+    again : float
+        Share of the layer that selective recomputation runs again (`repeated_share`), where it has a reason to: its own backward pass, or
+        that of a layer of the module that reads it.
     """
 
     through: bool
     to_inputs: bool
-    runs_again: bool
+    again: float
 
 
 def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow:
@@ -221,34 +222,71 @@ def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow
         Of the layer in the module.
     """
     if not workload.training:
-        return GradientFlow(through=False, to_inputs=False, runs_again=False)
-    modules = workload.framework.defaults.selective_modules
+        return GradientFlow(through=False, to_inputs=False, again=0.0)
+    selective = workload.framework.defaults.selective
     return workload.graph.once(
-        ("flow", kind, position, modules), lambda: _flow(workload.graph, kind, position, modules=modules)
+        ("flow", kind, position, selective), lambda: _flow(workload.graph, kind, position, selective)
     )
 
 
-def _flow(graph: Graph, kind: ModuleKind, position: int, *, modules: bool) -> GradientFlow:
+def _flow(graph: Graph, kind: ModuleKind, position: int, selective: Selective) -> GradientFlow:
     index, needs = kind.layers[position], graph.needs_gradient
     reading = any(needs[kind.layers[reader]] for reader in kind.readers(position))
     return GradientFlow(
         through=needs[index],
         to_inputs=any(needs[u] for u in graph.producers[index]),
-        runs_again=is_repeated(graph, kind, position, modules=modules) and (needs[index] or reading),
+        again=repeated_share(graph, kind, position, selective) if needs[index] or reading else 0.0,
     )
 
 
 _NORMS = frozenset({"rms_norm", "layer_norm"})
 
 
-def is_repeated(graph: Graph, kind: ModuleKind, position: int, *, modules: bool = False) -> bool:
-    """Whether selective recomputation runs a layer of a module again instead of keeping what it makes.
+def repeated_share(graph: Graph, kind: ModuleKind, position: int, selective: Selective) -> float:
+    """Share of a layer of a module that selective recomputation runs again instead of keeping what it makes.
+
+    *cheap* and *modules* are `_is_repeated`. *operators* is what torchtitan does (`Defaults.selective`): of the products of a block, in
+    the order in which they run, the outputs of the first, third, ... are kept, needed or not, and so is what fused attention makes.
+    Everything else runs again, a mixture of experts but for the exchanges of its tokens too. Queries, keys and values are three
+    products, and so are the two halves of a gated linear unit two.
+
+    """
+    if selective != "operators":
+        return float(_is_repeated(graph, kind, position, modules=selective == "modules"))
+    return graph.once(("operators again", kind), lambda: _operators_again(graph, kind))[position]
+
+
+def _operators_again(graph: Graph, kind: ModuleKind) -> tuple[float, ...]:
+    found, count = [], 0
+    for position, index in enumerate(kind.layers):
+        layer = graph.layers[index]
+        if layer.kind != "linear":
+            found.append(float(not (layer.kind in ATTENTION and layer.params.fused)))
+            continue
+        widths = _products(graph, kind, position)
+        found.append(sum(w for n, w in enumerate(widths, count + 1) if n % 2 == 0) / sum(widths))
+        count += len(widths)
+    return tuple(found)
+
+
+def _products(graph: Graph, kind: ModuleKind, position: int) -> tuple[int, ...]:
+    """Relative widths of the matrices that a linear layer stands for, in the order in which they are multiplied."""
+    reading = [graph.layers[kind.layers[reader]] for reader in kind.readers(position)]
+    if len(reading) == 1 and reading[0].kind == "self_attention":
+        params = reading[0].params
+        pairs = params.kv_heads or params.heads
+        return params.heads, pairs, pairs
+    return (1, 1) if len(reading) == 1 and reading[0].kind == "glu" else (1,)
+
+
+def _is_repeated(graph: Graph, kind: ModuleKind, position: int, *, modules: bool = False) -> bool:
+    """Whether selective recomputation runs a whole layer of a module again instead of keeping what it makes.
 
     Cheap layers, attention that is written out, and the matrices that spread the narrow vectors of latent attention over its heads: those
     keep many times what they read (DeepSeek-V3, arXiv:2412.19437, section 3.2.3: norms and up-projections are computed again;
     Megatron-LM, ``--recompute-modules mla_up_proj``).
 
-    With ``modules`` (`Defaults.selective_modules`), only what ``--recompute-modules core_attn layernorm mla_up_proj moe_act`` names: of
+    With ``modules``, only what ``--recompute-modules core_attn layernorm mla_up_proj moe_act`` names: of
     the cheap layers, norms before a mixture and before latent attention. Others are a part of the matrix behind them, which keeps what
     enters it, and there is none for the activation of a dense MLP (Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py:
     pre_mlp_layernorm and input_layernorm are IdentityOp but for experts and for latent attention).

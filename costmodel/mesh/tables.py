@@ -525,8 +525,7 @@ def _add_compute(
     total["forward_s"] += times.forward_s
     if layer.kind in ATTENTION:
         total["attention_forward_s"] += times.forward_s
-    if flow.runs_again:
-        total["selective_s"] += times.forward_s
+    total["selective_s"] += flow.again * times.forward_s
     if not flow.through:
         return np.zeros_like(times.backward_weight_s)
     total["backward_s"] += times.backward_s
@@ -557,15 +556,15 @@ def _add_unfused(
     if layer.kind == "moe":
         forward, backward = expert_bytes(layer, shard, precision, assumptions)
         again, kernels = expert_repeats(layer, shard, precision)
-        total["selective_s"] += again / rate * flow.through
-        total["selective_launches"] += kernels * flow.through
+        if not flow.again:
+            total["selective_s"] += again / rate * flow.through
+            total["selective_launches"] += kernels * flow.through
     elif precision.holds(layer):
         entering, weights = rows_held(layer, shard) * shard.in_channels, shard.in_channels * shard.out_channels
         there, back = precision.casts_bytes(entering, elements, weights, after_norm=after_norm)
         forward, backward = forward + there, backward + back
     total["forward_s"] += forward / rate
-    if flow.runs_again:
-        total["selective_s"] += forward / rate
+    total["selective_s"] += flow.again * forward / rate
     if flow.through:
         total["backward_s"] += backward / rate
 
@@ -596,6 +595,7 @@ def _add_launches(
     single = 1.0 - assumptions.captured
     forward, through, weights = single * forward, single * through, single * weights
     apart, autograd = single * softmax_parts(layer, shard, workload.precision.activation_bytes, assumptions)[2:]
+    started: FloatArray | float = forward
     if layer.kind == "moe":
         each, returned = expert_kernels(layer.params, shard, workload.precision)
         total["forward_launches"] += assumptions.expert_launches * each
@@ -606,8 +606,8 @@ def _add_launches(
         if assumptions.expert_launches and not assumptions.is_padded:
             total["forward_s"] += assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart
-    if flow.runs_again:
-        total["selective_launches"] += forward + apart
+    if flow.again:
+        total["selective_launches"] += started + apart
     if not flow.through:
         return
     needed = single * float(sum(kernel.launches for kernel in work.through))

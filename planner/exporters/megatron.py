@@ -122,7 +122,7 @@ def recompute_of(job: Job) -> Recompute:
 
 
 def _selected_modules(job: Job) -> tuple[str, ...]:
-    """What selective recomputation runs again (`costmodel.mesh.modules.is_repeated`) in the words of Megatron Core.
+    """What selective recomputation runs again (`costmodel.mesh.modules.repeated_share`) in the words of Megatron Core.
 
     Latent attention is fused, and keeps hardly more than the matrices before it make.
     """

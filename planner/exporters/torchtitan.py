@@ -48,7 +48,7 @@ FIELDS = {
     "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",
     "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; releases: local_batch_size, pipeline_parallel_microbatch_size",
     "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; releases: global_batch_size",
-    "recompute": "activation_checkpoint; -: selective, which recomputes what torchtitan chooses",
+    "recompute": "activation_checkpoint",
     "recompute_blocks": "all blocks; -: fewer",
     "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
     "offload_activations": "-: no setting",
@@ -133,11 +133,10 @@ def _settings(job: Job, account: Account, version: str) -> dict[str, dict[str, A
         training["disable_cuda_graphs"] = True
     if plan.offload_optimizer and plan.zero_stage:
         training["enable_cpu_offload"] = True
-    return {
-        "parallelism": parallelism,
-        "training": training,
-        "activation_checkpoint": {"mode": plan.recompute},
-    }
+    checkpointing = {"mode": plan.recompute}
+    if plan.recompute == "selective":
+        checkpointing["selective_ac_option"] = "op"  # later versions have nothing else
+    return {"parallelism": parallelism, "training": training, "activation_checkpoint": checkpointing}
 
 
 def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
@@ -274,7 +273,7 @@ _WITHOUT_EFFECT = (
     "training.dataset", "training.max_norm", "training.steps", "training.gc_", "training.seed", "training.deterministic",
     "training.mixed_precision_reduce", "training.disable_cuda_graphs", "parallelism.disable_loss_parallel",
     "parallelism.context_parallel_load_balancer", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check",
-    "activation_checkpoint.debug", "activation_checkpoint.early_stop", "activation_checkpoint.selective_ac_option", "nproc", "nnodes",
+    "activation_checkpoint.debug", "activation_checkpoint.early_stop", "nproc", "nnodes",
     "rdzv", "local_rank", "master", "role", "tee", "standalone", "node_rank",
 )  # fmt: skip
 _NOT_MODELLED = (
@@ -307,7 +306,8 @@ _READ = {
             "pipeline_parallel_schedule", "module_fqns_per_model_part", "pipeline_parallel_microbatch_size", "num_pp_microbatches",
         )
     ),
-    "activation_checkpoint", "activation_checkpoint.mode", "optimizer", "optimizer.name", "model.converters", "training", "parallelism",
+    "activation_checkpoint", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option",
+    "optimizer", "optimizer.name", "model.converters", "training", "parallelism",
 }  # fmt: skip
 # torch/distributed/pipelining/schedules.py, get_schedule_class takes names in any case.
 _NAMES_OF_SCHEDULES = {written.lower(): name for name, written in _SCHEDULES.items()}
@@ -436,11 +436,11 @@ def _memory_of_run(found: Settings, run: Run) -> None:
     if mode not in _MODES:
         raise found.problem(name, f"is '{mode[:40]}'; known: {', '.join(_MODES)}")
     run.mesh["recompute"] = _MODES[mode]
-    if _MODES[mode] == "selective":
-        run.mesh["recompute"] = "none"
+    option = str(found.value("activation_checkpoint.selective_ac_option", "2"))
+    if _MODES[mode] == "selective" and name.endswith(".mode") and option != "op":
         run.notes.append(
-            f"{name} selective: it keeps every second product and what attention makes, and runs the rest again, which is not costed; "
-            "predicted as if nothing were recomputed (more memory, less time)"
+            f"activation_checkpoint.selective_ac_option {option[:40]}: recomputes every so many blocks whole, which no plan has; "
+            "predicted as op"
         )
     if found.flag("training.enable_cpu_offload"):
         run.mesh["offload"] = "optimizer"

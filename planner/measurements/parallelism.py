@@ -411,8 +411,8 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
 
     Examples
     --------
-    >>> [recompute_choices(Row(line=2, cells={"recompute": text, "framework": "torchtitan"}), 32, 2) for text in ("full", "selective")]
-    [(('full', 32),), (('full', 8),)]
+    >>> [recompute_choices(Row(line=2, cells={"recompute": text}), 32, 2) for text in ("full", "selective")]
+    [(('full', 32),), (('selective', 0),)]
     """
     usual = defaults_of(row)
     if not row.text("recompute") and usual.recompute == "as_needed":
@@ -422,6 +422,4 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
     if counted is not None:
         return (("full", min(counted, blocks)),)
     name = row.text("recompute") or row.default("recompute", "full" if usual.recompute == "full" else "none")
-    if name == "selective" and usual.selective_blocks:
-        return (("full", max(-(-blocks // chunks) // usual.selective_blocks, 1)),)
     return ((name, blocks if name == "full" else 0),)

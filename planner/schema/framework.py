@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 
 from pydantic import Field, model_validator
 
-from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
+from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, Selective, StageCut
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from costmodel.precision import PRECISIONS
@@ -250,7 +250,7 @@ class FrameworkFile(FileModel):
         except (TypeError, ValueError) as error:
             fail(str(error))
         for name, entry in self.defaults.items():
-            if not isinstance(entry.value, _types_of(name)):
+            if not _is_value(name, entry.value):
                 fail(f"{name} cannot be {entry.value!r}", at="defaults")
         return self
 
@@ -286,9 +286,11 @@ def _values_of(costs: Costs) -> dict[str, float]:
     return {name: entry.value for name, entry in costs.items()}
 
 
-def _types_of(name: str) -> tuple[type, ...]:
-    """Types that a default may have."""
+def _is_value(name: str, value: object) -> bool:
+    """Whether a default may be this."""
+    if name == "selective":
+        return value in get_args(Selective)
     annotation = str(Defaults.__dataclass_fields__[name].type)
     if "bool" in annotation:
-        return (bool,)
-    return (str,) if "str" in annotation else (int, float) if "float" in annotation else (int,)
+        return isinstance(value, bool)
+    return isinstance(value, str if "str" in annotation else (int, float) if "float" in annotation else int)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.framework import Defaults, Framework
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.device import Device
 from costmodel.mesh.detail import layer_rows, stage_rows
@@ -13,6 +14,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.precision import PRECISIONS
+from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
 from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, workload_of
@@ -425,6 +427,37 @@ def test_mixtures_make_their_activations_again() -> None:
     graph = decoder(blocks=2, ffn=96, positions=POSITIONS, experts=8)
     dropped = _of_a_block(graph, "saved_bytes") - _of_a_block(graph, "saved_selective_bytes")
     assert dropped == 2 * POSITIONS * (2 * FEATURES + 2 * 96)
+
+
+# What a rank of torchtitan keeps of a position of a block of Llama 3 8B, in numbers of 16 bits: what enters the block; of the products
+# wq, wk, wv, wo, w1, w3, w2 every other one, wq, wv, w1 and w2; what attention makes, and two of them for the sum of each of 32 rows.
+# Under sequence parallelism the outputs of wo and w2 are kept as they are scattered, and that of w2 as it is multiplied, too.
+_OPERATORS = Framework(defaults=Defaults(selective="operators"))
+_KEPT = [
+    (T1, 4096 + (4096 + 1024 + 14336 + 4096) + 4096 + 64),
+    (replace(T1, tp=2), 4096 + (2048 + 512 + 7168 + 4096) + 2048 + 32),
+    (replace(T1, tp=2, sequence_parallel=True), 2048 + (2048 + 512 + 7168 + 4096) + 2048 + 32 + 2048 + 2048),
+]
+
+
+@pytest.mark.parametrize(("plan", "kept"), _KEPT)
+def test_operators_that_torchtitan_keeps(plan: MeshPlan, kept: int) -> None:
+    graph = load_model("llama3-8b").graph
+    model = make.model_of(graph, 1, make.ideal_cluster(memory_bandwidth=1e30), framework=_OPERATORS)
+    rows = model.rows(MeshBatch.from_plans([plan]))
+    assert rows.saved_selective_bytes[0, 1] == 2 * 8192 * kept
+    if plan.tp == 1:  # wk, wo and w3; norms with 4 FLOP per number, two sums with 1, the gate with 6
+        flop = 2 * 4096 * (1024 + 4096 + 14336) + 2 * 4 * 4096 + 2 * 4096 + 6 * 14336
+        assert rows.selective_s[0, 1] == pytest.approx(8192 * flop / 1e12, rel=1e-9)
+
+
+def test_experts_run_again_but_not_their_exchanges() -> None:
+    """2 of 8 experts per token: its copies are kept as they arrive and as they come back, where they go to other ranks."""
+    graph = decoder(blocks=2, ffn=96, positions=POSITIONS, experts=8)
+    model = make.model_of(graph, 2, make.ideal_cluster(), framework=_OPERATORS)
+    plans = [MeshPlan(dp_shard=2, zero_stage=1), MeshPlan(dp_shard=2, zero_stage=1, ep=2)]
+    alone, spread = model.rows(MeshBatch.from_plans(plans)).saved_selective_bytes[:, 1]
+    assert spread - alone == 2 * POSITIONS * 2 * (2 * FEATURES)
 
 
 def _step_s(recompute: str, **assumed: float) -> float:

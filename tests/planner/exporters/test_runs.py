@@ -152,6 +152,14 @@ def test_misspelt_flags_are_errors(flag: str, meant: str, tmp_path: Path) -> Non
         read_run("megatron", path)
 
 
+def test_torchtitan_reads_the_checkpointing_that_the_exporter_writes(tmp_path: Path) -> None:
+    job = replace(FSDP, plan=replace(FSDP.plan, recompute="selective", recompute_blocks=0))
+    text = make_export(job, "torchtitan", version="v0.2.2").files["planned.toml"]
+    assert '[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "op"\n' in text
+    found = read_run("torchtitan", _file(tmp_path, text, "planned.toml"))
+    assert (found.mesh["recompute"], found.notes) == ("selective", [])
+
+
 def test_misspelt_settings_with_lists_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "bridge.yaml"
     path.write_text(

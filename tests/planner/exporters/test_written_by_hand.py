@@ -191,12 +191,24 @@ def test_a_function_of_a_python_file_is_named(tmp_path: Path) -> None:
     # Its pipeline cuts the samples of a rank into micro-batches of one.
     assert found.mesh["micro_batch"] == "1"
     plain = read("torchtitan", "configs.py", TITAN_PYTHON, tmp_path, "llama3_8b")
-    assert plain.mesh["recompute"] == "none"
-    assert any("selective" in note for note in plain.notes)
+    assert plain.mesh["recompute"] == "selective"
+    assert not any("selective" in note for note in plain.notes)
     with pytest.raises(InputFileError, match=r"llama3_8b_pipeline, other; name one: configs\.py:llama3_8b_pipeline"):
         read("torchtitan", "configs.py", TITAN_PYTHON, tmp_path)
     with pytest.raises(InputFileError, match=r"has no function llama3_80b .*did you mean 'llama3_8b'"):
         read("torchtitan", "configs.py", TITAN_PYTHON, tmp_path, "llama3_80b")
+
+
+@pytest.mark.parametrize(
+    ("option", "is_said"), [('selective_ac_option = "op"', False), ("", True), ('selective_ac_option = "2"', True)]
+)
+def test_selective_checkpointing_of_whole_blocks_is_read_otherwise(option: str, is_said: bool, tmp_path: Path) -> None:
+    """Unless told, the releases with TOML files recompute every second block."""
+    found = read("torchtitan", "a.toml", TITAN.replace("mode = 'full'", f"mode = 'selective'\n{option}"), tmp_path)
+    assert found.mesh["recompute"] == "selective"
+    assert (
+        any("selective_ac_option 2: recomputes every so many blocks whole" in note for note in found.notes) == is_said
+    )
 
 
 def test_what_is_not_read_is_said(tmp_path: Path) -> None:

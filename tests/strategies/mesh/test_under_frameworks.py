@@ -92,7 +92,7 @@ def test_no_framework_is_quicker_than_a_well_tuned_implementation(name: str, see
     """Any plan, whether the framework can run it or not, with gradients in the same format, and the same that is recomputed."""
     workload, cluster, workers = random_case(seed)
     named = load_framework(name).framework
-    plain = replace(NO_FRAMEWORK, defaults=Defaults(selective_modules=named.defaults.selective_modules))
+    plain = replace(NO_FRAMEWORK, defaults=Defaults(selective=named.defaults.selective))
     well_tuned, own = (
         MeshModel.build(
             replace(workload, framework=framework),
