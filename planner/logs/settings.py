@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from costmodel.mesh.plan import RECOMPUTE
 from planner.exporters.runs import Run
 from planner.files.documents import document_of
 from planner.files.naming.models import transformer_called
@@ -214,10 +215,10 @@ def _torchtitan(path: Path, text: str) -> LoggedRun:  # noqa: ARG001 - every rea
             run.mesh["micro_batch"] = local
     if degrees or match:
         kind = match[1].lower() if (match := _CHECKPOINTING.search(text)) else "none"
-        run.mesh["recompute"] = "full" if kind == "full" else "none"
-        if kind not in ("none", "full"):
+        run.mesh["recompute"] = kind if kind in RECOMPUTE else "none"
+        if kind not in RECOMPUTE:
             run.notes.append(
-                f"{kind} activation checkpointing: what torchtitan chooses to recompute is not costed; a step without it is predicted"
+                f"{kind} activation checkpointing: what it recomputes is not costed; a step without it is predicted"
             )
     if match := _MODEL.search(text):
         found.model = transformer_called(f"{match[1]}-{match[2]}")

@@ -164,6 +164,19 @@ def test_the_arguments_of_megatron_say_what_ran(new_log: Callable[..., Path]) ->
     assert found.inside is (asked.raw.ranked.step_time_low_s <= 1.7 <= asked.raw.ranked.step_time_high_s)
 
 
+@pytest.mark.parametrize(
+    ("written_as", "recompute", "is_said"),
+    [("SelectiveAC", "selective", False), ("selective", "selective", False), ("MemoryBudgetAC", "none", True)],
+)
+def test_the_checkpointing_of_torchtitan(
+    written_as: str, recompute: str, is_said: bool, new_log: Callable[..., Path]
+) -> None:
+    log = written.torchtitan_log().replace("Applied full", f"Applied {written_as}")
+    found = planner.check(new_log(log))
+    assert found.raw.estimate.ranked.plan.recompute == recompute
+    assert any("activation checkpointing: what it recomputes" in text for text in found.raw.notes) == is_said
+
+
 def test_the_lines_of_torchtitan_say_what_ran(new_log: Callable[..., Path]) -> None:
     found = planner.check(new_log(written.torchtitan_log()))
     estimate = found.raw.estimate
