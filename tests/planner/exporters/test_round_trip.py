@@ -64,7 +64,10 @@ def test_every_trainer_is_tried() -> None:
     quick=1,
 )
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@settings(
+    max_examples=min(60, settings.default.max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
 def test_what_is_written_is_read_back(trainer: str, model: str, data: Any, new_file: Any) -> None:
     framework = exporter_of(TARGETS_ELSEWHERE.get(trainer, trainer)).FRAMEWORK
     space = space_of(framework, model, 96)
