@@ -284,7 +284,7 @@ class PlanSpace(AnswerSpace):
     def wide_interval(self, plan: RankedPlan, bars: ErrorBars) -> list[Note]:
         """Why the interval of a plan is much wider than usual; nothing where it is not."""
         low, high = plan.step_time_low_s, plan.step_time_high_s
-        if low is None or high is None or high < _WIDE * low:
+        if not low or high is None or high < _WIDE * low:  # an answer of one token has no time per token
             return []
         used = [group.device.name for group in self.resolved.cluster.groups]
         strange = [name for name in used if bars.devices and name not in bars.devices]
