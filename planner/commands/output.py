@@ -16,7 +16,7 @@ from planner.files.output import write_atomically
 
 if TYPE_CHECKING:
     from planner.commands.command import Typed
-    from planner.core.answer import Answer, Estimate
+    from planner.core.answer import Answer, Estimate, RankedPlan
     from planner.core.blocks import Report
     from planner.core.errors import FileProblem
 
@@ -129,7 +129,9 @@ def emit(report: Report, output: Output) -> None:
     sys.stdout.flush()
 
 
-def export_plan(output: Output, answer: Callable[[], Answer | Estimate], what: str) -> None:
+def export_plan(
+    output: Output, answer: Callable[[], Answer | Estimate], what: str, ranked: RankedPlan | None = None
+) -> None:
     """Write a plan to the file of --export, where one is asked for.
 
     Parameters
@@ -139,12 +141,14 @@ def export_plan(output: Output, answer: Callable[[], Answer | Estimate], what: s
         Finds the answer whose plan it is.
     what : str
         What is written, in a word or two.
+    ranked : RankedPlan, optional
+        Another of the answer's plans than the one to run.
     """
     if output.export is None:
         return
     from planner.files.plan_file import plan_document, plan_text
 
-    write_atomically(output.export, plan_text(plan_document(answer(), folder=output.export.parent)))
+    write_atomically(output.export, plan_text(plan_document(answer(), ranked, folder=output.export.parent)))
     remark(output, f"wrote {what} to {output.export}")
 
 

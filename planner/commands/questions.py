@@ -16,7 +16,7 @@ from planner.api.options import (
     options_of,
 )
 from planner.api.pages import PLOT_OPTION, REPORT_OPTIONS, ReportFiles, figure_file, report_files
-from planner.api.readers import Option
+from planner.api.readers import OUTPUT, Option
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
 from planner.commands.output import (
     EXPORT_OPTION,
@@ -28,11 +28,11 @@ from planner.commands.output import (
     output_of,
     remark,
 )
-from planner.core.errors import ExitCode
+from planner.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from planner.api.requests import Command, Predicts
-    from planner.core.answer import Answer, Estimate
+    from planner.core.answer import Answer, Estimate, RankedPlan
     from planner.core.blocks import Report
 
 __all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
@@ -57,6 +57,11 @@ _PLAN = {
     },
     options_of(OptimizeOptions, "gpus", "space", "family", "top", "diverse"),
     EXPORT_OPTION,
+    {
+        "pick": Option(
+            "--pick", "N", "Write plan N of the table with --export, in place of the first.", panel=OUTPUT, rare=True
+        )
+    },
     OUTPUT_OPTIONS,
     REPORT_OPTIONS,
     model=_OPTIONAL_MODEL,
@@ -91,6 +96,7 @@ def optimize(typed: Typed) -> None:
         beside, notes = question_about_plan("optimize", given, plan, run_from, values, typed.command_line)
     where = output_of(typed)
     files = report_files(given, values, typed.file)
+    pick = _picked(typed, where)
     for note in notes:
         remark(where, note)
     values.check()
@@ -101,21 +107,39 @@ def optimize(typed: Typed) -> None:
             answer = search(request, progress) if is_search else beside(progress)[0]
     except SearchInterrupted as interruption:
         if interruption.result is not None:
-            _show_search(interruption.result, where, files)
+            _show_search(interruption.result, where, files, pick)
         raise
-    _show_search(answer, where, files)
+    _show_search(answer, where, files, pick)
 
 
-def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
+def _picked(typed: Typed, where: Output) -> int | None:
+    """Rank of the plan that --export writes; None: that of the plan to run."""
+    if "pick" not in typed.given:
+        return None
+    if where.export is None:
+        typed.values.add("--pick: says which plan --export FILE writes; name a file")
+    return typed.values.count("--pick", typed.given["pick"])
+
+
+def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | None) -> None:
     from planner.exporters import target_for
     from planner.report.answer import search_report
 
     if answer.plans:
-        export_plan(where, lambda: answer, "the best plan")
+        chosen = None if pick is None else _ranked(answer, pick)
+        export_plan(where, lambda: answer, "the best plan" if chosen is None else f"plan {pick}", chosen)
     report = search_report(answer, where.export, target_for(answer.setting.framework))
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)
+
+
+def _ranked(answer: Answer, rank: int) -> RankedPlan:
+    """The plan of a rank, of those that are listed."""
+    found = next((plan for plan in answer.listed if plan.rank == rank), None)
+    if found is None:
+        raise UsageError(f"--pick {rank}: the table has plans 1 to {answer.listed[-1].rank}; --top N lists more")
+    return found
 
 
 def _write_files(answer: Answer | Estimate, report: Report, files: ReportFiles, where: Output) -> None:

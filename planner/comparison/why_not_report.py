@@ -13,9 +13,9 @@ from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.notes import note_entry
 from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import best_word
 from planner.report.answer import memory_text
 from planner.report.documents import RESULT_VERSION
+from planner.report.roles import simplest_words
 from planner.report.tables import compared_words
 from planner.spaces.ask import predicted
 from planner.spaces.base import NEARLY
@@ -61,8 +61,7 @@ def verdict(answer: WhyNot) -> str:
     if answer.first is None:
         return f"{start}; nor does any other plan."
     if answer.is_first:
-        best = best_word(answer.first.objective).lower()
-        simplest = "" if answer.first.fastest is None else f": the simplest within {_NEARLY} of the {best}"
+        simplest = "" if answer.first.fastest is None else f": {simplest_words(answer.first)}"
         return f"{start}. It is the first plan{simplest}."
     ratio = answer.first.best.score / ranked.score
     simpler = ", which is simpler" if ratio > 1 + EQUAL and answer.first.fastest is not None and is_good else ""

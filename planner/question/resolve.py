@@ -391,7 +391,7 @@ def _stated_assumptions(
     rows.append(
         Assumption(
             name="memory per GPU",
-            value=f"{memory_words(request, device, errors)}, of which {byte_text(workload.context_bytes)} context",
+            value=f"{memory_words(request, device, errors)}, of which {byte_text(workload.context_bytes)} for the driver's context",
             source=memory_source(request, device) or whose,
         )
     )

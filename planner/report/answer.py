@@ -154,7 +154,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     explain = (
         f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
     )
-    keep = "--export plan.yaml keeps the plan, " if exported is None else ""
+    keep = "--export plan.yaml keeps the plan (--pick N: plan N), " if exported is None else ""
     launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'} -o run' writes its launch files"
     launch += ", " if target else " ('planner list exporters'), "
     facts = [
@@ -173,9 +173,9 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
             facts,
         ),
         *frameworks_blocks(answer),
+        *roles_blocks(answer),
         answer.space.report.plans_table(answer.listed, answer.objective),
         *_benchmark(answer),
-        *roles_blocks(answer),
         *([Facts(tuple(("Note", note) for note in answer.notes))] if answer.notes else []),
     ]
 
@@ -193,11 +193,13 @@ def memory_text(
     >>> memory_text(9 * 2**30, 80 * 2**30), memory_text(81 * 2**30, 80 * 2**30, "on acc1")
     ('9.00 GiB of 80.0 GiB per GPU (71.0 GiB to spare)', '81.0 GiB of 80.0 GiB on acc1 (1.00 GiB too much)')
     >>> memory_text(64.4 * 2**30, 79.6 * 2**30, probability=0.98)
-    '64.4 GiB of 79.6 GiB per GPU, fits with 98.0 %'
+    '64.4 GiB of 79.6 GiB per GPU, 98.0 % likely to fit'
     """
     room = capacity_bytes - used_bytes
     if probability is not None:
-        return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, fits with {chance_text(probability)}"
+        return (
+            f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, {chance_text(probability)} likely to fit"
+        )
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
 

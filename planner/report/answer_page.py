@@ -247,7 +247,7 @@ def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
     seen_table, skipping, after_frameworks = False, "", False
     for block in blocks:
         if isinstance(block, Table) and not seen_table and not after_frameworks:
-            seen_table = True
+            seen_table, skipping = True, ""
             continue
         after_frameworks = isinstance(block, Heading) and is_of_frameworks(block)
         if isinstance(block, Heading):

@@ -13,7 +13,7 @@ from planner.core.objectives import better_word, shown_costs, with_unit
 from planner.report.figures.kinds import COLOURS, colour_of
 from planner.report.frameworks import is_of_frameworks
 from planner.report.page import escaped, facts
-from planner.report.roles import role_line, roles_of
+from planner.report.roles import is_roles, role_line, roles_of
 from planner.report.tables import gap_text, largest_parts, paid_text
 
 __all__ = ["FIRST_STYLE", "Launch", "first_facts", "first_screen"]
@@ -94,8 +94,8 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
     best = answer.best if isinstance(answer, Answer) else answer.ranked
     first = next(block for block in blocks if isinstance(block, Facts)).pairs
     verdict = dict(first)
-    headings = [n for n, block in enumerate(blocks) if isinstance(block, Heading) and not is_of_frameworks(block)]
-    heading = min(headings, default=len(blocks))
+    headings = [(n, block) for n, block in enumerate(blocks) if isinstance(block, Heading)]
+    heading = min((n for n, one in headings if not is_roles(one) and not is_of_frameworks(one)), default=len(blocks))
     sentences = [b for n, b in enumerate(blocks) if isinstance(b, Sentence) and (b.strong or n < heading)]
     words = next(block for block in sentences if block.strong)
     speed = [name for name, _ in answer.space.report.speed_facts(best, answer.objective)]

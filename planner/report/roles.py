@@ -10,8 +10,9 @@ from planner.core.numbers import byte_text, counted, percent
 from planner.core.objectives import best_word, better_word, worse_word
 from planner.report.tables import paid_text, ratio_text
 
-__all__ = ["FORGONE_WORDS", "TITLES", "role_line", "roles_blocks", "roles_of"]
+__all__ = ["FORGONE_WORDS", "TITLES", "is_roles", "role_line", "roles_blocks", "roles_of", "simplest_words"]
 
+_HEADING = "Roles"
 # Roles with what they are called; the best plan's own word is that of the objective.
 TITLES = {
     "fastest": "Fastest",
@@ -88,7 +89,18 @@ def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
 def roles_blocks(answer: Answer) -> list[Block]:
     """A line for every plan that has a role."""
     lines = tuple(role_line(answer, roles, plan) for roles, plan in roles_of(answer))
-    return [Heading("Roles"), Facts(lines)] if lines else []
+    return [Heading(_HEADING), Facts(lines)] if lines else []
+
+
+def is_roles(heading: Heading) -> bool:
+    """Whether roles stand below a heading."""
+    return heading.text == _HEADING
+
+
+def simplest_words(answer: Answer) -> str:
+    """What the plan to run is where it is not the fastest one."""
+    on_device = " that keeps activations on the device" if "activations_on_device" in answer.forgone else ""
+    return f"the simplest within 1 % of the {best_word(answer.objective).lower()}{on_device}"
 
 
 def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) -> tuple[str, str]:
@@ -98,7 +110,7 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
         words = {"best": best.lower(), "data_parallelism": plain}
         said = [_SAME[role.name].format(source=role.source, **words) for role in roles]
         if answer.fastest is not None:
-            said.insert(0, f"the simplest within 1 % of the {best.lower()}")
+            said.insert(0, simplest_words(answer))
         return f"Plan {answer.best.rank} is", "; ".join(said)
     title = best if roles[0].name == "fastest" else TITLES[roles[0].name]
     if plan is None:

@@ -271,6 +271,18 @@ def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> No
     assert "keeps the plan" not in text
 
 
+def test_another_plan_than_the_first_is_written(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
+    path = tmp_path / "second.yaml"
+    second = document(f"optimize mlp --gpus 4 --export {path} --pick 2")["plans"][1]
+    predicted = document(f"estimate --plan {path}")["plans"][0]
+    assert (predicted["summary"], predicted["step_time_s"]) == (second["summary"], second["step_time_s"])
+    assert "plan N" in answer("optimize", "mlp", "--gpus", "4", "--width", "300")
+    question = ("optimize", "mlp", "--gpus", "4", "--pick")
+    assert "name a file" in fails(*question, "2")
+    assert "plans 1 to 5; --top N lists more" in fails(*question, "6", "--export", str(tmp_path / "sixth.yaml"))
+    assert not (tmp_path / "sixth.yaml").exists()
+
+
 def test_plans_on_fewer_gpus_are_marked(answer: Any) -> None:
     """However narrow the terminal is, where counts differ; of plans that all take as many, the column goes early."""
     for options, is_marked in (("--family data --no-diverse", True), ("--fix *:batch=4", False)):

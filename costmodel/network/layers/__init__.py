@@ -12,6 +12,7 @@ from costmodel.network.layers import (
     sequence,
     shape_only,
 )
+from costmodel.network.layers.attention import ATTENTION
 from costmodel.network.layers.base import (
     FAMILIES,
     InnerExchange,
@@ -56,8 +57,3 @@ __all__ = [
     "shape_only",
     "shape_text",
 ]
-
-# Kinds of layers with queries, keys and values whose heads and positions a mesh may divide.
-ATTENTION = frozenset(
-    kind for kind, family in FAMILIES.items() if isinstance(family, attention.DotProductAttention) and family.in_mesh
-)

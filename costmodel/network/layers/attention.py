@@ -21,6 +21,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
+    FAMILIES,
     InnerExchange,
     Kernel,
     Layer,
@@ -39,6 +40,7 @@ from costmodel.network.layers.base import (
 )
 
 __all__ = [
+    "ATTENTION",
     "CrossAttention",
     "CrossAttentionParams",
     "Documents",
@@ -831,3 +833,9 @@ class RelativeAttention(DotProductAttention):
             backward_input=tuple((*kernels, *after) for kernels in work.backward_input),
             backward_weight=(weights,),
         )
+
+
+# Kinds of layers with queries, keys and values whose heads and positions a mesh may divide.
+ATTENTION = frozenset(
+    kind for kind, family in FAMILIES.items() if isinstance(family, DotProductAttention) and family.in_mesh
+)

@@ -294,7 +294,7 @@ class ServingPlanSpace(PlanSpace):
         if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes:
             value = (
                 f"{byte_text(self.capacity_bytes)} (memory_utilisation {self.model.assumptions.memory_utilisation:g} of "
-                f"{byte_text(self.cluster.device.capacity_bytes)}), of which {byte_text(workload.context_bytes)} context"
+                f"{byte_text(self.cluster.device.capacity_bytes)}), of which {byte_text(workload.context_bytes)} for the driver's context"
             )
             memory = dataclasses.replace(memory, value=value, source="memory_utilisation")
         return (

@@ -168,7 +168,16 @@ def test_today_against_the_best(answer: Ask, tmp_path: Path) -> None:
     assert (today["label"], searched["label"]) == ("train.sh", "best found")
     assert searched["relative_time"] < 1
     assert searched["found"].startswith("by a search")
-    optimum = json.loads(answer("optimize", "llama3-8b", "--gpus", "16", "--batch", "16", "--json", "--quiet"))
+    question = (
+        "llama3-8b",
+        "--gpus",
+        "16",
+        "--batch",
+        "16",
+        "--framework",
+        "megatron-lm",
+    )  # as the run's trainer implies
+    optimum = json.loads(answer("optimize", *question, "--json", "--quiet"))
     times = [plan["step_time_s"] for plan in optimum["plans"]] + [
         (optimum["refined"] or optimum["plans"][0])["step_time_s"]
     ]

@@ -155,7 +155,10 @@ def test_memory_limit_and_utilisation(answer: Ask) -> None:
     ]
     assert (limited, shared) == (20 * 2**30, 81_559 * 2**20 / 2)  # the driver of an H100 shows 81,559 MiB
     said = " ".join(answer(*ESTIMATE).split())
-    assert "memory per GPU 71.7 GiB (memory_utilisation 0.9 of 79.6 GiB), of which 512 MiB context" in said
+    assert (
+        "memory per GPU 71.7 GiB (memory_utilisation 0.9 of 79.6 GiB), of which 512 MiB for the driver's context"
+        in said
+    )
     assert "memory_utilisation" not in answer(*ESTIMATE, "--memory-limit", "20 GiB")
 
 
