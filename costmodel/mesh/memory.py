@@ -683,7 +683,9 @@ class _Saved:
             kept = np.where(
                 kind == _SELECTIVE, weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive, kept
             )
-            again = np.where(kind == _SELECTIVE, np.max(self.all - self.selective, axis=1)[self.row][:, None], again)
+            again = np.where(
+                kind == _SELECTIVE, np.max(np.maximum(self.all - self.selective, 0.0), axis=1)[self.row][:, None], again
+            )
             most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
         share = np.zeros_like(kept)
         if np.any(kind == _FULL):

@@ -247,9 +247,9 @@ def repeated_share(graph: Graph, kind: ModuleKind, position: int, selective: Sel
 
     *cheap* and *modules* are `_is_repeated`. *operators* is what torchtitan does (`Defaults.selective`): of the products of a block, in
     the order in which they run, the outputs of the first, third, ... are kept, needed or not, and so is what fused attention makes.
-    Everything else runs again, a mixture of experts but for the exchanges of its tokens too. Queries, keys and values are three
-    products, and so are the two halves of a gated linear unit two.
-
+    Everything else runs again, and so does a mixture of experts except for the exchanges of its tokens. Queries, keys and values are
+    three products, and the two halves of a gated linear unit are two. Products with a bias are kept (torch,
+    torch/_functorch/partitioners.py: get_default_op_list, compute_intensive_ops has addmm).
     """
     if selective != "operators":
         return float(_is_repeated(graph, kind, position, modules=selective == "modules"))
@@ -262,6 +262,9 @@ def _operators_again(graph: Graph, kind: ModuleKind) -> tuple[float, ...]:
         layer = graph.layers[index]
         if layer.kind != "linear":
             found.append(float(not (layer.kind in ATTENTION and layer.params.fused)))
+            continue
+        if layer.params.bias:  # addmm, which is not counted, and is in torch's list of operators that are kept
+            found.append(0.0)
             continue
         widths = _products(graph, kind, position)
         found.append(sum(w for n, w in enumerate(widths, count + 1) if n % 2 == 0) / sum(widths))

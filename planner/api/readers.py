@@ -122,7 +122,8 @@ def one_framework(values: Values, label: str, value: Any) -> Any:
             )
         elif "," in value:
             values.add(
-                f"{label} {value}: are several; name one here, or compare them: 'planner optimize --framework {value}'"
+                f"{label} {value}: are several; name one here, or compare them without --plan and --from: "
+                f"'planner optimize --framework {value}'"
             )
     return value
 

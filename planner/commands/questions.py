@@ -32,7 +32,7 @@ from planner.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from planner.api.requests import Command, Predicts
-    from planner.core.answer import Answer, Estimate, RankedPlan
+    from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
 __all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
@@ -96,7 +96,7 @@ def optimize(typed: Typed) -> None:
         beside, notes = question_about_plan("optimize", given, plan, run_from, values, typed.command_line)
     where = output_of(typed)
     files = report_files(given, values, typed.file)
-    pick = _picked(typed, where)
+    pick = _picked(typed, where, files)
     for note in notes:
         remark(where, note)
     values.check()
@@ -107,15 +107,20 @@ def optimize(typed: Typed) -> None:
             answer = search(request, progress) if is_search else beside(progress)[0]
     except SearchInterrupted as interruption:
         if interruption.result is not None:
-            _show_search(interruption.result, where, files, pick)
+            try:
+                _show_search(interruption.result, where, files, pick)
+            except UsageError as error:  # no such plan among those found so far
+                remark(where, str(error))
         raise
     _show_search(answer, where, files, pick)
 
 
-def _picked(typed: Typed, where: Output) -> int | None:
+def _picked(typed: Typed, where: Output, files: ReportFiles) -> int | None:
     """Rank of the plan that --export writes; None: that of the plan to run."""
     if "pick" not in typed.given:
         return None
+    if files.html is not None:
+        typed.values.add("--pick and --html: the page says how to run the first plan; give one of them")
     if where.export is None:
         typed.values.add("--pick: says which plan --export FILE writes; name a file")
     return typed.values.count("--pick", typed.given["pick"])
@@ -125,21 +130,19 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | 
     from planner.exporters import target_for
     from planner.report.answer import search_report
 
-    if answer.plans:
-        chosen = None if pick is None else _ranked(answer, pick)
-        export_plan(where, lambda: answer, "the best plan" if chosen is None else f"plan {pick}", chosen)
-    report = search_report(answer, where.export, target_for(answer.setting.framework))
+    chosen = next((plan for plan in answer.listed if plan.rank == pick), None)
+    if pick is not None and chosen is None:
+        last = max((plan.rank for plan in answer.listed), default=0)
+        raise UsageError(f"--pick {pick}: the table ends with plan {last}; --top N lists more")
+    if pick is None and answer.plans:
+        export_plan(where, lambda: answer, "the best plan")
+    elif chosen is not None:
+        export_plan(where, lambda: answer, f"plan {pick}", chosen)
+    # What to type next is about the first plan.
+    report = search_report(answer, where.export if pick is None else None, target_for(answer.setting.framework))
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)
-
-
-def _ranked(answer: Answer, rank: int) -> RankedPlan:
-    """The plan of a rank, of those that are listed."""
-    found = next((plan for plan in answer.listed if plan.rank == rank), None)
-    if found is None:
-        raise UsageError(f"--pick {rank}: the table has plans 1 to {answer.listed[-1].rank}; --top N lists more")
-    return found
 
 
 def _write_files(answer: Answer | Estimate, report: Report, files: ReportFiles, where: Output) -> None:

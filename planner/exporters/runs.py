@@ -98,6 +98,7 @@ def read_run(trainer: str, path: Path) -> Run:
     """
     if trainer not in RUNS:
         raise UnknownName(kind="trainer", name=trainer, known=RUNS)
+    typed = path
     path, part = _part_of(path)
     text, _ = read_text(path, _MOST_BYTES, "launch files")
     try:
@@ -107,7 +108,7 @@ def read_run(trainer: str, path: Path) -> Run:
         if meant is None:
             raise
         first, *others = error.problems
-        message = f"{first.message}; it looks like a file of {_reader(meant).TITLE}: --from {meant} {path.name}"
+        message = f"{first.message}; it looks like a file of {_reader(meant).TITLE}: --from {meant} {typed}"
         raise InputFileError([replace(first, message=message), *others]) from None
 
 

@@ -371,8 +371,9 @@ def _stated_assumptions(
         source = request.source_of("framework", "calibration")
         rows.append(Assumption(name="framework", value=setting.framework, source=source))
     elif setting.cost_model != "paleo":
-        value = "none: a well-tuned implementation (--framework names one)"
-        rows.append(Assumption(name="framework", value=value, source=request.source_of("framework", "default")))
+        source = request.source_of("framework", "default")
+        hint = " (--framework names one)" if source == "default" else ""
+        rows.append(Assumption(name="framework", value=f"none: a well-tuned implementation{hint}", source=source))
     if calibrated is not None:
         rows.append(
             Assumption(

@@ -289,7 +289,9 @@ class PlanSpace(AnswerSpace):
         used = [group.device.name for group in self.resolved.cluster.groups]
         strange = [name for name in used if bars.devices and name not in bars.devices]
         runs = f"{counted(bars.rows, 'measured run')} of {bars.kind}" if bars.rows else f"runs known of {bars.kind}"
-        tails = f"a tenth of the {runs} took that much longer than predicted, for reasons that no plan shows (docs/accuracy.md)"
+        tails = (
+            f"a tenth of the {runs} took longer than its upper end, for reasons that no plan shows (docs/accuracy.md)"
+        )
         why = f"it is from {runs} only" if 0 < bars.rows < _FEW_RUNS else tails
         if strange:
             why = f"no measured run of {bars.kind} was on {' or '.join(strange)}, and {why}"

@@ -111,7 +111,7 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         "framework": load_framework,
     }
     named = {name: getattr(base, name) for name in readers}
-    common = {name: readers[name](file).sha256 for name, file in named.items() if file is not None}
+    common = {name: readers[name](file).sha256 for name, file in named.items() if file}
     if base.paleo_algorithms is not None:
         common["algorithms"] = str(sorted(load_algorithms(base.paleo_algorithms).items()))
     models = {seq: load_model(base.model, seq=seq, assume_free=base.assume_free).sha256 for seq in axes.seqs}

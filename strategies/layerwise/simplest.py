@@ -50,7 +50,7 @@ def simplest(cache: CostCache, settings: SearchSettings, outcome: Outcome, withi
     """
     known, graph, clock = outcome.candidates, cache.workload.graph, Clock(limit_s=settings.wall_s)
     best = known[0]
-    asked = replace(settings, top=1, cutoff=best.score * (1.0 + within_share))
+    asked = replace(settings, top=1, near=0.0, cutoff=best.score * (1.0 + within_share))
     only = settings.restriction.family
     families = FAMILIES_BY_SIMPLICITY[: FAMILIES_BY_SIMPLICITY.index(best.family) + 1] if only is None else (only,)
     is_listed = outcome.rest_bound > asked.cutoff  # every plan that is near
@@ -88,7 +88,7 @@ def forgone_by(graph: Graph, chosen: Candidate, best: Candidate) -> tuple[str, .
 def fewest_gpus(
     cache: CostCache, settings: SearchSettings, outcome: Outcome, most: int, cutoff: float
 ) -> Candidate | None:
-    """The best plan on the fewest GPUs that scores at most a limit.
+    """A plan on the fewest GPUs that scores at most a limit: the best of those that these searches and the one before them found.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def fewest_gpus(
     clock = Clock(limit_s=settings.wall_s)
     # Without them one search that finds nothing settles all counts, and a half of the counts is searched alone.
     has_pipelines = not outcome.knows_pipelines(cutoff) or outcome.pipeline_within(cutoff) is not None
-    asked = replace(settings, top=1, cutoff=cutoff, has_pipelines=has_pipelines)
+    asked = replace(settings, top=1, near=0.0, cutoff=cutoff, has_pipelines=has_pipelines)
     known = list(outcome.candidates)
     if settings.restriction.is_free and settings.micro_batches is None:
         known += filter(None, [fewest_data_parallel(cache, replace(asked, max_workers=most), cutoff)])

@@ -279,7 +279,7 @@ def test_another_plan_than_the_first_is_written(document: Any, answer: Any, fail
     assert "plan N" in answer("optimize", "mlp", "--gpus", "4", "--width", "300")
     question = ("optimize", "mlp", "--gpus", "4", "--pick")
     assert "name a file" in fails(*question, "2")
-    assert "plans 1 to 5; --top N lists more" in fails(*question, "6", "--export", str(tmp_path / "sixth.yaml"))
+    assert "ends with plan 5; --top N lists more" in fails(*question, "6", "--export", str(tmp_path / "sixth.yaml"))
     assert not (tmp_path / "sixth.yaml").exists()
 
 

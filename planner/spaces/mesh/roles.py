@@ -50,7 +50,7 @@ def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answe
         part = dataclasses.replace(settings, restriction=restriction)
     best_score = min(candidate.score for candidate in known)
     most_bytes = best.memory_bytes_per_gpu - HARDLY_MORE * settings.capacity_bytes
-    roomy = most_headroom(model, part, known, best_score, most_bytes, clock)
+    roomy = most_headroom(model, part, known, best_score, most_bytes, clock) if most_bytes > 0 else None
     roles = [_role(space, answer, "most_headroom", _candidate(best) if roomy is None else roomy)]
     if not space.score.per_device:
         fewest = fewest_gpus(model, part, known, best_score, clock)

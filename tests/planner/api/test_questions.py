@@ -31,7 +31,7 @@ Ask = Callable[..., str]
 # Parameters of commands that are about the command line alone.
 _OUTPUT = {
     "context", "model", "plan", "run_from", "json", "format", "output", "export", "width", "quiet", "verbose", "words",
-    "export_workload", "html", "plot", "trace", "figure", "static",
+    "pick", "export_workload", "html", "plot", "trace", "figure", "static",
 }  # fmt: skip
 _VOLATILE = {"wall_s", "command_line", "searched"}
 
