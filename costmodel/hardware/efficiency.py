@@ -57,9 +57,9 @@ class Efficiency:
         Share of the shorter of arithmetic and memory traffic that the longer one hides: 1 where thousands of threads wait for memory while
         others compute; 0 where a core that waits computes nothing.
     cache_bytes : float
-        What of a kernel that is timed over and over stays in caches from call to call.
+        Of what a kernel reads and writes, what stays in caches when it is timed over and over.
     pool_fraction : float
-        Rate at which a maximum is taken over windows, over that of other element-wise kernels: below 1 where it is no vector instruction.
+        Rate of max-pooling over that of other element-wise kernels: below 1 where it uses no vector instructions.
     tile_half : float
         m0 = n0: rows (or columns) of outputs that are computed in vain, on average.
     depth_half : float

@@ -123,7 +123,7 @@ def kernel_time_s(
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
     tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise", "masked"
-        or "windows"
+        or "maximum"
         A matrix product of a library, such a one that sums over all samples (gradients of weights), one of matrices in 16 bits
         whose rows do not begin at multiples of 16 bytes, several in one kernel
         whose numbers of rows only the device knows, that of a recurrent cell, a kernel made for thin matrices, or such a one for the
@@ -131,8 +131,8 @@ def kernel_time_s(
         memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
         and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
         no tile of a product is computed. "masked": fused attention whose mask cuts tiles, "window": one
-        whose mask cuts them twice, "decode": one of few queries over a cache. "windows": a maximum over windows, which processors find
-        by comparing one element after the other.
+        whose mask cuts them twice, "decode": one of few queries over a cache. "maximum": max-pooling, for which
+        processors compare one element after the other.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the third
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -197,7 +197,7 @@ def kernel_time_s(
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
     is_product = gemm is not None and tiling != "depthwise"
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
-    if tiling == "windows":
+    if tiling == "maximum":
         rate = rate * efficiency.pool_fraction
     if in_step and gemm is None:
         memory_s = memory_s / efficiency.elementwise_fraction

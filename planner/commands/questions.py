@@ -134,10 +134,8 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | 
     if pick is not None and chosen is None:
         last = max((plan.rank for plan in answer.listed), default=0)
         raise UsageError(f"--pick {pick}: the table ends with plan {last}; --top N lists more")
-    if pick is None and answer.plans:
-        export_plan(where, lambda: answer, "the best plan")
-    elif chosen is not None:
-        export_plan(where, lambda: answer, f"plan {pick}", chosen)
+    if answer.plans:
+        export_plan(where, lambda: answer, "the best plan" if pick is None else f"plan {pick}", chosen)
     # What to type next is about the first plan.
     report = search_report(answer, where.export if pick is None else None, target_for(answer.setting.framework))
     if answer.plans:

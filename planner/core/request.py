@@ -257,9 +257,8 @@ class Request:
     frameworks: tuple[
         str, ...
     ] = ()  # to compare, each by a search of its own; AUTO: all that can run the network and be exported
-    framework: str | None = (
-        None  # bundled name or path; "": a well-tuned implementation; None: the calibration's, else that
-    )
+    # Bundled name or path; "": a well-tuned implementation; None: the calibration's, else a well-tuned implementation.
+    framework: str | None = None
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans
     changed: tuple[str, ...] | None = None  # fields asked otherwise than the plan file says; None: there is none

@@ -321,7 +321,8 @@ def read(path: Path, text: str, part: str = "") -> Run:
     found = settings_of(path, text, part)
     if not found.of.keys() & (_READ - {"optimizer", "optimizer.name"}):
         raise problem(
-            path, "is no configuration of torchtitan: it has nothing that is read of its parallelism or training"
+            path,
+            "is no configuration of torchtitan: it has none of the settings of parallelism or training that are read",
         )
     run = Run()
     for name, option in _DEGREES.items():

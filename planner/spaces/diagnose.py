@@ -119,13 +119,13 @@ class Contradiction:
         None of them can be left out; empty where the framework alone excludes all plans.
     text : str
         The options and what they break.
-    so : str
+    conclusion : str
         That there is no such plan.
     """
 
     flags: tuple[str, ...]
     text: str
-    so: str
+    conclusion: str
 
 
 class Diagnosis(ABC):
@@ -193,7 +193,7 @@ class Diagnosis(ABC):
         """Raise `UsageError` with the fewest options that exclude all plans, and what they break."""
         found = self.contradiction(self.fixed)
         if found is not None:
-            raise UsageError(f"{found.text}; {found.so}")
+            raise UsageError(f"{found.text}; {found.conclusion}")
 
     def contradictions(self) -> Iterator[str]:
         """What the options break whatever the rest of the plan is: the fewest that exclude all plans, then the same without them."""
@@ -214,7 +214,7 @@ class Diagnosis(ABC):
         return Contradiction(
             flags=tuple(kept),
             text=f"{given}{' exclude each other' if several else ''}: {self.reason(only(fixed, frozenset(kept)))}",
-            so=f"no legal {self.plans} has {'them' if several else 'it'}",
+            conclusion=f"no legal {self.plans} has {'them' if several else 'it'}",
         )
 
     def fewest(self, fixed: MeshRestriction) -> list[str]:

@@ -160,11 +160,11 @@ _WAYS_TO_CLOSE = ("solved", "bounded", "dominated", "infeasible", "open")
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """Best plans with different keys, and what was proved about the rest."""
+    """Best plans, each of other work than the rest of the list, and what was proved about all others."""
 
     candidates: list[Candidate] = field(default_factory=list)
     bound_score: float = float("inf")  # no plan of the space has a lower score (seconds, unless devices count)
-    rest_bound: float = float("inf")  # no plan with another key than the candidates' has
+    rest_bound: float = float("inf")  # no plan of other work than the candidates' has
     space_size: int = 0
     searched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WAYS_TO_CLOSE, 0))
     nearest_miss: Candidate | None = None  # least memory over the capacity, when nothing fits
@@ -180,7 +180,7 @@ class Outcome:
         self.rest_bound = min(self.rest_bound, score if rest is None else rest)
 
     def knows_pipelines(self, cutoff: float) -> bool:
-        """Whether no pipeline but the best one found scores less than a limit, or none at all does."""
+        """Whether the best pipeline below a limit is known, or that there is none."""
         best = float("inf") if self.pipeline is None else self.pipeline.score
         return min(best, cutoff) * (1 - EQUAL) <= self.pipelines_bound
 

@@ -295,7 +295,7 @@ class _Run:
     def seed(self) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
 
-        A corner of that comes first: its plans, found in no time, close most of the corner.
+        A smaller corner of it comes first: its plans are found quickly, and rule out most of the larger one.
         """
         settings = self.space.settings
         corner = settings.restriction.powers_of_two()

@@ -256,7 +256,7 @@ Tiling = Literal[
     "masked",
     "window",
     "decode",
-    "windows",
+    "maximum",
 ]
 
 

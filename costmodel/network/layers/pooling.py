@@ -176,7 +176,7 @@ class Pool(LayerFamily):
         inputs = shard.batch * rows_in * in_width * shard.in_channels
         outputs = shard.batch * shard.height * layer.output_shape[2] * shard.out_channels
         windows = win.kernel[0] * win.kernel[1] * outputs  # elements that all windows read
-        tiling: Tiling = "windows" if p.mode == "max" else "library"
+        tiling: Tiling = "maximum" if p.mode == "max" else "library"
         kept = 2.0 if p.mode == "max" else 1.0  # arrays that each window is looked up in backward
         again = np.maximum(windows - inputs, 0.0) / CACHE_OVER_MEMORY
         again_backward = kept * np.maximum(windows - outputs, 0.0) / CACHE_OVER_MEMORY

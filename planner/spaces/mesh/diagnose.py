@@ -102,7 +102,7 @@ class MeshDiagnosis(Diagnosis):
         return Contradiction(
             flags=tuple(kept),
             text=f"{given}{' exclude each other' if kept else ''}: {reason}",
-            so=f"{framework.title} runs no such {self.plans}",
+            conclusion=f"{framework.title} runs no such {self.plans}",
         )
 
     def suggestion(self, miss: NearestMiss | None) -> str:

@@ -497,7 +497,7 @@ def test_a_core_adds_what_its_memory_takes() -> None:
     assert time_s(1e8, 2e9, warm=True) == pytest.approx(2e-3)
     # The 24 MB in the caches come 2.4 times as fast as the other 26.
     assert time_s(50e6, 0.0, warm=True) == pytest.approx((26e6 + 24e6 / 2.4) / 1e11)
-    assert time_s(0.0, 1e6, tiling="windows") == pytest.approx(10 * time_s(0.0, 1e6, tiling="thin"))
+    assert time_s(0.0, 1e6, tiling="maximum") == pytest.approx(10 * time_s(0.0, 1e6, tiling="thin"))
 
 
 @given(extent, extent, extent, scale)
