@@ -56,6 +56,9 @@ class Efficiency:
     memory_overlap : float
         Share of the shorter of arithmetic and memory traffic that the longer one hides: 1 where thousands of threads wait for memory while
         others compute; 0 where a core that waits computes nothing.
+    host_overlap : float
+        The same of the passes of a layer and of what their host takes to start them: 1 where a host runs ahead of its device; 0 where the
+        device is its own host.
     cache_bytes : float
         Of what a kernel reads and writes, what stays in caches when it is timed over and over.
     pool_fraction : float
@@ -115,6 +118,7 @@ class Efficiency:
     tf32_sums_fraction: float = 1.0
     memory_fraction: float = 0.85
     memory_overlap: float = 1.0
+    host_overlap: float = 1.0
     cache_bytes: float = 0.0
     pool_fraction: float = 1.0
     tile_half: float = 32.0

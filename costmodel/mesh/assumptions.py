@@ -136,6 +136,12 @@ class MeshAssumptions:
         "fit to vTrain's GPT on A100, rounded: layers whose backward pass fills the device still wait for the host in the forward pass",
         needs="host_launch_s",
     )
+    split_launch_s: float = assumption(
+        0.0,
+        "what a kernel takes the host besides, where tensor parallelism splits the matrices: in the backward pass as in the forward pass",
+        "none unless a framework says otherwise: ranks of Megatron-LM hold plain tensors, PyTorch's DTensor finds in Python how each "
+        "operator is split",
+    )
     host_collective_s: float = assumption(
         100e-6,
         "the same for a collective inside a layer",

@@ -143,17 +143,18 @@ def module_passes(
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
     host = _host_times(table, batch, groups, groups.find(batch.pp, stride["pp"], place))
+    ahead = groups.cluster.device.efficiency.host_overlap
     more, more_back = _uneven(table, batch, slowest)
     # What the host needs beyond the device's time, the device waits.
-    forward = np.maximum(table.forward_s + more, host.forward_s - (tp_forward + cp_forward + ep_forward))
-    weight = np.where(table.weight_s > 0, np.maximum(table.weight_s, host.weight_s), 0.0)
+    forward = _beside(table.forward_s + more, host.forward_s, tp_forward + cp_forward + ep_forward, ahead)
+    weight = np.where(table.weight_s > 0, _beside(table.weight_s, host.weight_s, 0.0, ahead), 0.0)
     gradient = table.backward_s - table.weight_s + more_back
-    waiting = host.backward_s - (tp_backward + cp_backward + ep_backward)
-    backward = np.where(table.backward_s > 0, np.maximum(gradient, waiting) + weight, 0.0)
-    launch_s = assumptions.host_launch_s
+    moved = tp_backward + cp_backward + ep_backward
+    through = _beside(gradient, host.backward_s, moved, ahead)
+    backward = np.where(table.backward_s > 0, through + weight, 0.0)
     # The host starts what selective recomputation repeats as part of the backward pass, ahead of the device where it has time.
-    started = launch_s * table.selective_launches
-    again = np.maximum(gradient + table.selective_s, waiting + started) - np.maximum(gradient, waiting)
+    started = assumptions.host_launch_s * table.selective_launches
+    again = _beside(gradient + table.selective_s, host.backward_s + started, moved, ahead) - through
     selective = np.where(is_block, again, 0.0)
     whole = np.where(is_block & (table.backward_s > 0), forward + tp_forward + cp_forward + ep_forward, 0.0)
     kind = batch.recompute[:, None]
@@ -172,10 +173,21 @@ def module_passes(
         ep_backward_s=ep_backward,
         recompute_s=recompute,
         host_wait_s=forward - (table.forward_s + more) + backward - (table.backward_s + more_back),
-        idle_forward_s=forward + tp_forward + cp_forward + ep_forward - host.forward_s,
-        idle_backward_s=backward + tp_backward + cp_backward + ep_backward - host.backward_s - host.weight_s,
-        idle_again_s=np.where(recompute > 0, recompute - started, 0.0),
+        idle_forward_s=ahead * (forward + tp_forward + cp_forward + ep_forward - host.forward_s),
+        idle_backward_s=ahead * (backward + tp_backward + cp_backward + ep_backward - host.backward_s - host.weight_s),
+        idle_again_s=ahead * np.where(recompute > 0, recompute - started, 0.0),
     )
+
+
+def _beside(device_s: FloatArray, host_s: FloatArray, moved_s: FloatArray | float, ahead: float) -> FloatArray:
+    """Time of a pass without what it waits for messages (``moved_s``), where its host hides so much of the shorter of both times.
+
+    >>> times = np.array([3.0]), np.array([2.0]), 1.0
+    >>> [_beside(*times, ahead).tolist() for ahead in (1.0, 0.0)]  # the host has more time than it needs; the device is its own host
+    [[3.0], [5.0]]
+    """
+    longer = np.maximum(device_s, host_s - moved_s)
+    return longer if ahead == 1.0 else longer + (1.0 - ahead) * np.minimum(device_s + moved_s, host_s)
 
 
 def _uneven(
@@ -270,6 +282,9 @@ class _HostTimes:
 def _host_times(table: ModuleTable, batch: MeshBatch, groups: GroupTimes, stages: IntArray) -> _HostTimes:
     """Kernels and collectives are started one after the other, by one process per device."""
     launch_s, collective_s = groups.assumptions.host_launch_s, groups.assumptions.host_collective_s
+    more_s: FloatArray | float = 0.0
+    if groups.assumptions.split_launch_s:
+        more_s = np.where(batch.tp > 1, groups.assumptions.split_launch_s, 0.0)[:, None]
     inside: FloatArray | float = 0.0
     if np.any(batch.cp > 1) or np.any(batch.ep > 1):  # steps of a ring; tokens on their way to the experts and back
         rings = (batch.cp - 1)[:, None] * (table.kv_bytes > 0)
@@ -278,9 +293,9 @@ def _host_times(table: ModuleTable, batch: MeshBatch, groups: GroupTimes, stages
     each = collective_s + _contended_s(batch, groups, stages)
     bare_s = launch_s * groups.assumptions.bare_launch  # autograd starts kernels without Python code around them
     return _HostTimes(
-        forward_s=launch_s * table.forward_launches + each * table.tp_forward_starts + inside,
-        backward_s=bare_s * table.backward_launches + each * table.tp_backward_starts + inside,
-        weight_s=bare_s * table.weight_launches,
+        forward_s=(launch_s + more_s) * table.forward_launches + each * table.tp_forward_starts + inside,
+        backward_s=(bare_s + more_s) * table.backward_launches + each * table.tp_backward_starts + inside,
+        weight_s=(bare_s + more_s) * table.weight_launches,
     )
 
 

@@ -97,6 +97,37 @@ def test_a_slow_device_hides_the_host() -> None:
     assert _step_s(plan, replace(bare, host_launch_s=1e-9), cluster=cluster) == _step_s(plan, bare, cluster=cluster)
 
 
+def _own_host(overlap: float) -> Cluster:
+    cluster = make.ideal_cluster(peak=1e9, memory_bandwidth=1e8)
+    own = replace(cluster.device, efficiency=replace(cluster.device.efficiency, host_overlap=overlap))
+    return replace(cluster, groups=(replace(cluster.groups[0], device=own),))
+
+
+@pytest.mark.parametrize("plan", [MeshPlan(num_micro_batches=4), MeshPlan(tp=2, num_micro_batches=4)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_device_that_is_its_own_host_takes_the_sum_of_both(plan: MeshPlan, recompute: str) -> None:
+    """Kernels and their start one after the other, at any speed of the host; half of the shorter with half of an overlap."""
+    plan = replace(plan, recompute=recompute, recompute_blocks=4 if recompute == "full" else 0)
+    launches = 4 * ((2 if recompute == "full" else 1) * FORWARD + BACKWARD)
+    bare = replace(HOST, host_launch_s=0.0)
+    device_s = _per_block(plan, bare, _own_host(0.0))
+    assert device_s == _per_block(plan, bare, _own_host(1.0))
+    for launch_s in (1e-9, 1e-6, 1e-3):
+        slow = replace(HOST, host_launch_s=launch_s)
+        assert _per_block(plan, slow, _own_host(0.0)) == pytest.approx(device_s + launches * launch_s, rel=1e-9)
+    fast = replace(HOST, host_launch_s=1e-9)
+    assert _per_block(plan, fast, _own_host(0.5)) == pytest.approx(device_s + launches * 0.5e-9, rel=1e-12)
+
+
+def test_kernels_of_split_matrices_take_longer_to_start() -> None:
+    """Forward and backward alike, and only where tensor parallelism splits them."""
+    slow = replace(HOST, bare_launch=0.25, split_launch_s=LAUNCH_S)
+    found = _per_block(MeshPlan(tp=2, num_micro_batches=4), slow)
+    assert found == pytest.approx(4 * (2 * FORWARD + 1.25 * BACKWARD) * LAUNCH_S, rel=1e-3)
+    alone = MeshPlan(num_micro_batches=4)
+    assert _per_block(alone, slow) == _per_block(alone, replace(slow, split_launch_s=0.0))
+
+
 def test_gradients_are_summed_behind_every_micro_batch() -> None:
     """Memory traffic of 2 + 4 + 4 bytes per weight and micro-batch, where they are kept in 32 bits."""
     model = make.model_of(_graph(), 4, make.ideal_cluster())

@@ -98,7 +98,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "mlp-dp2": ("mlp", 2, 64, DATA),
     "cnn-dp2": ("cnn", 2, 8, DATA),
     "llama-dp2": ("llama", 2, 2, MESH | {"micro_batch": 2}),
-    "llama-tp2": ("llama", 2, 4, MESH | {"micro_batch": 4, "tp": 2}),
+    "llama-tp2": ("llama", 2, 4, MESH | {"micro_batch": 4, "tp": 2, "framework": "pytorch-fsdp"}),
 }
 
 
@@ -160,14 +160,7 @@ def _product_s(folder: Path) -> float:
         )
 
 
-# PyTorch's DTensor, by which the exported program is tensor parallel, runs Python for every operator: 50 of 150 ms here, which the model
-# does not have.
-TENSOR_PARALLEL = pytest.param(
-    "tp2", marks=pytest.mark.xfail(strict=False, reason="the time of DTensor is not in the model")
-)
-
-
-@pytest.mark.parametrize("kind", ["one", "dp2", TENSOR_PARALLEL])
+@pytest.mark.parametrize("kind", ["one", "dp2", "tp2"])
 def test_steps_are_predicted(machine: Path, kind: str) -> None:
     chosen = {name: case for name, case in CASES.items() if (name.rpartition("-")[2] if "-" in name else "one") == kind}
     ranks = 1 if kind == "one" else 2
