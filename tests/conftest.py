@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import signal
 import sys
 import time
@@ -45,10 +46,45 @@ _IS_DEFAULT = pytest.StashKey[bool]()
 _IS_FUZZ = pytest.StashKey[bool]()
 _CPU_S = pytest.StashKey[float]()
 _times: dict[str, float] = {}
+_passed: set[str] = set()
+_again: set[str] = set()
+
+
+class Missing:
+    """Files of tests, and folders whose `conftest.py` is loaded, on whose behalf a library is looked for that is not installed.
+
+    It is the last finder of modules: it is asked for what no other finds.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self.paths: set[Path] = set()
+
+    def find_spec(self, *_: object) -> None:
+        """Note who looks in vain."""
+        frame = sys._getframe(1)
+        while frame and not (frame.f_code.co_name == "<module>" and frame.f_code.co_filename.endswith("conftest.py")):
+            frame = frame.f_back
+        self.paths.add(Path(frame.f_code.co_filename).parent if frame else self.path)
+
+    def concerns(self, path: Path) -> bool:
+        """Whether that holds for a file of tests or for a folder that it lies in."""
+        return not self.paths.isdisjoint((path, *path.parents))
+
+
+_missing = Missing()
+sys.meta_path.append(_missing)  # type: ignore[arg-type]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the list of tests by CPU time, and their budget."""
+    """Add the list of tests by CPU time, their budget, and the list of those that need not run again."""
+    parser.addoption(
+        "--write-passed",
+        type=Path,
+        metavar="FILE",
+        help="list the tests that passed and would do the same with more libraries (write =FILE, or pytest takes FILE for tests)",
+    )
+    parser.addoption("--skip-passed", type=Path, metavar="FILE", help="do not run the tests of that list again")
     parser.addoption("--cpu", type=int, default=0, metavar="N", help="list the N tests that took most CPU time")
     parser.addoption(
         "--budget", type=float, default=BUDGET_S, metavar="S", help="CPU time of a test without a marker (default: 1)"
@@ -77,11 +113,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under ``-m fuzz``, every property is a fuzz test, too."""
+    """Under ``-m fuzz``, every property is a fuzz test, too: it runs although it passed with few examples."""
     if config.stash[_IS_FUZZ]:
         for item in items:
             if hasattr(getattr(item, "obj", None), "hypothesis"):
                 item.add_marker("fuzz")
+    if config.option.skip_passed:
+        passed = set(config.option.skip_passed.read_text(encoding="utf-8").splitlines())
+        again = [item for item in items if item.nodeid not in passed or item.get_closest_marker("fuzz")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(again)])
+        items[:] = again
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Note on whose behalf libraries are looked for."""
+    _missing.path = collector.path
+    return (yield)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -98,17 +146,22 @@ def load_program() -> None:
         importlib.import_module(name)
 
 
-def _cpu_s() -> float:
+def _cpu_s() -> tuple[float, float]:
+    """CPU time of this process, and of those that it started."""
     children = os.times()
-    return time.process_time() + children.children_user + children.children_system
+    return time.process_time(), children.children_user + children.children_system
 
 
 def _measured(item: pytest.Item) -> Generator[None, None, None]:
-    began = _cpu_s()
+    own_s, others_s = _cpu_s()
+    _missing.path = item.path
     try:
         yield
     finally:
-        item.stash[_CPU_S] = _cpu_s() - began
+        own_now_s, others_now_s = _cpu_s()
+        item.stash[_CPU_S] = own_now_s - own_s + others_now_s - others_s
+        if others_now_s > others_s:
+            _missing.find_spec()  # who knows what the process looked for
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,6 +180,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """Note the CPU time; a default test that takes too much of it fails."""
     report = yield
+    report.again = _missing.concerns(item.path)
     if call.when != "teardown":
         report.cpu_s = item.stash.get(_CPU_S, 0.0)
         budget_s = item.config.option.budget
@@ -141,8 +195,30 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Gather CPU times, in the process that reports them."""
+    """Gather CPU times, and which tests to run again, in the process that reports them."""
     _times[report.nodeid] = _times.get(report.nodeid, 0.0) + getattr(report, "cpu_s", 0.0)
+    if report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
+    if getattr(report, "again", True):
+        _again.add(_file_of(report.nodeid))
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _reads_tables(file: str) -> bool:
+    """Whether a file of tests has to do with pandas, which looks for pyarrow once in a process: whoever reads tables later does not."""
+    return re.search("pandas|measurements|validate", (REPOSITORY / file).read_text(encoding="utf-8")) is not None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the list of tests that need not run again, in the process that reports them."""
+    path = session.config.option.write_passed
+    if path and not hasattr(session.config, "workerinput"):
+        again = _again | {file for file in {_file_of(name) for name in _passed} if _reads_tables(file)}
+        once = sorted(name for name in _passed if _file_of(name) not in again)
+        path.write_text("".join(f"{name}\n" for name in once), encoding="utf-8")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
