@@ -11,8 +11,6 @@ from costmodel.uncertainty.constants import CONSTANTS
 from planner.core.errors import PlannerError
 from planner.files.documents import parse_document
 
-__all__ = ["assumed_constants", "prior_log_sds"]
-
 # A value that a file assumes is usually off by a factor of two.
 _ASSUMED_LOG_SD = 0.7
 _OF_DEVICE = {"memory_bandwidth": "memory_rate", "peak": "matmul_rate"}

@@ -32,18 +32,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from planner.core.errors import MissingExtra
 
-__all__ = [
-    "Data",
-    "Fit",
-    "Prior",
-    "cross_validate",
-    "fit",
-    "folds_of",
-    "jacobian",
-    "refit",
-    "scales_of",
-]
-
 # Logarithms of the factors -> logarithms of the predicted times.
 Predict = Callable[[FloatArray], FloatArray]
 

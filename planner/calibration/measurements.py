@@ -29,8 +29,6 @@ from planner.measurements.outcomes import Comparison, Outcome, Preset
 from planner.measurements.scores import REFUSED
 from planner.measurements.tables import Row, RowSkipped, Table, read_table
 
-__all__ = ["Machinery", "Measurements", "TableUse", "cluster_of", "link_remark", "machinery_of", "read_measurements"]
-
 _OTHER_LINKS = 1.5  # times as fast or as slow: no matter of how a datasheet is read
 
 

@@ -16,8 +16,6 @@ from planner.files.naming.frameworks import framework_of
 from planner.files.yaml_text import yaml_text
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["SCHEMA_VERSION", "calibration_document", "calibration_report", "calibration_text", "result_document"]
-
 SCHEMA_VERSION = 1
 
 

@@ -17,9 +17,6 @@ from planner.calibration.measurements import Machinery, Measurements, TableUse, 
 from planner.measurements.metrics import Figures, error_summary, far_off
 from strategies.limits import Progress
 
-__all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
-
-
 # A constant is determined where the measurements say at least as much about it as the prior: half of the variance is gone.
 _DETERMINED = 0.5
 # Without influence: the constant would have to change by e to move any time by a thousandth.

@@ -9,8 +9,6 @@ from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
 from planner.spaces.items import FIRST_TOKEN_TERMS, TIME_TERMS, Basis, Item
 
-__all__ = ["Comparison", "Row", "compare_items"]
-
 # Questions that differ in these are about different work.
 _WORK = ("model", "model file", "global batch", "sequence length", "documents", "adapters")
 # Hashes say whether files are the same, and say nothing to people.

@@ -15,8 +15,6 @@ from planner.spaces import ask
 if TYPE_CHECKING:
     from strategies.limits import Progress
 
-__all__ = ["optimize"]
-
 
 def optimize(request: Request, progress: Progress | None = None) -> Answer:
     """Find the best plans for a question, under one framework or under each of several.

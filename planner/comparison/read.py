@@ -16,8 +16,6 @@ from strategies.limits import Progress
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
 
-__all__ = ["Predicted", "best_of_question", "labels_of", "predicted_file", "predicted_question"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:

@@ -27,8 +27,6 @@ from planner.report.tables import ratio_text
 from planner.report.uncertainty import span_text
 from planner.spaces.items import Basis
 
-__all__ = ["comparison_report", "memory_sentence", "question_sentences", "why"]
-
 # Term -> settings that it depends on, most important first.
 _CAUSES = {
     "compute_s": ("workers", "tp", "cp", "micro_batch"),

@@ -19,8 +19,6 @@ from planner.spaces.base import PlanSpace, space_of
 from strategies.limits import Progress
 from strategies.mesh.settings import Bounds
 
-__all__ = ["Legal", "Step", "WhyNot", "steps_between", "why_not"]
-
 # Values on either side of one that is not allowed, of which the nearest legal ones are named.
 _MOST_VALUES = 64
 # Settings that change together at most, where none may change alone; beyond, all that are left do.

@@ -24,8 +24,6 @@ from planner.spaces.items import item_of
 if TYPE_CHECKING:
     from planner.spaces.base import PlanSpace
 
-__all__ = ["verdict", "why_not_report"]
-
 _PLAN, _FIRST = "this plan", "the first plan"
 # How much more than the best the first plan may score, as a simpler one.
 _NEARLY = f"{NEARLY * 100:g} %"

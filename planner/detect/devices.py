@@ -17,20 +17,6 @@ from planner.detect.nvidia import Gpu
 from planner.detect.system import System, clean_text, number_in
 from planner.files.naming.devices import device_called
 
-__all__ = [
-    "Fact",
-    "FoundDevice",
-    "Processor",
-    "comment_text",
-    "device_of_gpu",
-    "device_of_processor",
-    "find_processor",
-    "flop_per_cycle",
-    "number_text",
-    "parse_lscpu",
-    "quoted",
-]
-
 # Plain text needs no quotes in YAML: it starts with a letter and holds no character that means something, or is a quantity with a
 # unit. Whatever might be a number to some reader ("0E0", "1_000", "0o7") is quoted.
 _PLAIN = re.compile(r"[A-Za-z][^#:\n\"'{}\[\],&*!|>%@`\\]*|[0-9][0-9.e+]* [A-Za-z][A-Za-z/]*")

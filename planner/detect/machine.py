@@ -16,18 +16,6 @@ from planner.detect.devices import Fact, FoundDevice, device_of_gpu, device_of_p
 from planner.detect.nvidia import Gpu, Topology, find_gpus, parse_nvlinks, parse_topology
 from planner.detect.system import System
 
-__all__ = [
-    "Adapter",
-    "FoundLevel",
-    "FoundMachine",
-    "adapters_near",
-    "detect",
-    "find_adapters",
-    "host_level",
-    "inner_levels",
-    "network_level",
-]
-
 _INFINIBAND = "/sys/class/infiniband"
 _NETWORK = "/sys/class/net"
 

@@ -8,15 +8,6 @@ from dataclasses import dataclass, field
 
 from planner.detect.system import System, clean_text, number_in
 
-__all__ = [
-    "Gpu",
-    "Topology",
-    "find_gpus",
-    "parse_gpus",
-    "parse_nvlinks",
-    "parse_topology",
-]
-
 _MIB = 2**20
 _MOST_GPUS = 1024  # of one machine; more is no answer of nvidia-smi
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

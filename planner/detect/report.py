@@ -11,8 +11,6 @@ from planner.detect.devices import Fact, FoundDevice, comment_text, number_text,
 from planner.detect.machine import FoundLevel, FoundMachine
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["cluster_text", "detect_report", "device_file_name", "device_text", "machine_files"]
-
 _HEAD = """\
 # Written by 'planner detect' for the machine it ran on. Every value has its source below;
 # lines marked "unknown" hold assumptions: put the right value there.

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["System", "clean_text", "number_in"]
-
 # nvidia-smi takes a second or two while it wakes a sleeping driver; a lost GPU makes it hang for ever.
 _TIMEOUT_S = 10.0
 # More than any of the files and outputs that are read here.

@@ -15,16 +15,6 @@ from planner.core.errors import UnknownName
 if TYPE_CHECKING:
     from planner.exporters.account import Account
 
-__all__ = [
-    "EXPORTERS",
-    "TARGETS_ELSEWHERE",
-    "Exporter",
-    "exporter_of",
-    "exporter_rows",
-    "target_for",
-    "targets_that_take",
-]
-
 # Target -> module, imported on first use.
 EXPORTERS: dict[str, str] = {
     "torch": "planner.exporters.torch_dtensor",

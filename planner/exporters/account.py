@@ -9,8 +9,6 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.serving.plan import ServingPlan
 
-__all__ = ["LAYER_SETTINGS", "MESH_SETTINGS", "SERVING_SETTINGS", "Account", "settings_in_effect"]
-
 # Beside the fields of the plan: what the question says of the run, and how ranks lie on nodes.
 _OF_RUN = ("precision", "optimizer", "seq", "doc_lengths", "lora_rank", "placement")
 _OF_SERVER = (

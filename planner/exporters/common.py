@@ -9,20 +9,6 @@ from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.job import Job, Nodes, Origin
 
-__all__ = [
-    "DOCUMENTS",
-    "SEGMENT",
-    "SPLITS",
-    "account_basics",
-    "account_collectives",
-    "account_placement",
-    "account_script",
-    "account_trainer",
-    "chunk_repeats",
-    "header",
-    "is_even_layout",
-]
-
 DOCUMENTS = "by hand: your data and the attention mask"
 SPLITS = "-: the trainer splits every block alike"
 SEGMENT = "--segment or --gpus-per-node in train.slurm; ranks.csv"

@@ -18,19 +18,6 @@ from planner.exporters.job import Job, LayerJob, Nodes, ServingJob
 from planner.exporters.rules import broken_rules, own_refusals
 from planner.files.output import made_folders, there_of
 
-__all__ = [
-    "MANIFEST",
-    "RANKS",
-    "README",
-    "AnyJob",
-    "Export",
-    "check_folder",
-    "make_export",
-    "ranks_table",
-    "starts",
-    "write_folder",
-]
-
 AnyJob = Job | LayerJob | ServingJob
 
 README, MANIFEST, RANKS = "README.md", "export.json", "ranks.csv"

@@ -14,8 +14,6 @@ from costmodel.serving.plan import ServingPlan
 from planner.exporters.account import SERVING_SETTINGS, settings_in_effect
 from planner.exporters.other_networks import OtherNetwork
 
-__all__ = ["Job", "LayerJob", "Nodes", "Origin", "ServingJob"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:

@@ -15,8 +15,6 @@ from planner.exporters.plans import Planned
 from planner.files.resources import is_plan_file
 from planner.report.first_screen import Launch
 
-__all__ = ["launch_of"]
-
 _PLAN, _FOLDER = "plan.yaml", "run"
 # Options of a command that say what is written, which another run need not write again; True: a value follows.
 _WRITTEN = {

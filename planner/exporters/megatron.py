@@ -26,21 +26,6 @@ from planner.exporters.settings import Setting, Settings, resolved, words_of
 from planner.exporters.shell import shell_array, start_scripts
 from planner.files.naming.precisions import precision_called
 
-__all__ = [
-    "ARGUMENTS",
-    "CP_COMM",
-    "NOT_MEGATRON",
-    "ORDERS",
-    "Recompute",
-    "environment_of",
-    "is_without_effect",
-    "layout_text",
-    "meant",
-    "order_of",
-    "recompute_of",
-    "run_of",
-]
-
 # costmodel's cp_kind -> cp_comm_type
 CP_COMM = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}
 # What is written and read: flag -> setting of a mesh plan with the same meaning, and size of the network.

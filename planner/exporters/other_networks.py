@@ -9,8 +9,6 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from costmodel.network.sizes import NetworkKind, encoder_sizes_of, network_kind, vocabulary_of
 
-__all__ = ["OtherNetwork", "other_network_of"]
-
 Arguments = tuple[tuple[str, ...], ...]
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
-__all__ = ["Planned", "job_of_plan", "layer_or_data_job", "mesh_job", "serving_job"]
-
 # Kind of plan, as in Exporter.TAKES -> how a sentence goes on after "a plan" or "plans".
 _KINDS = {
     "serving": "for serving",

@@ -8,8 +8,6 @@ from planner.exporters import Exporter
 from planner.exporters.job import Job, LayerJob, ServingJob
 from planner.files.loading import load_framework
 
-__all__ = ["broken_rules", "own_refusals", "refusals_of", "refused_by"]
-
 
 def broken_rules(exporter: Exporter, job: Job, version: str) -> tuple[list[str], dict[str, str]]:
     """Rules that a job breaks.

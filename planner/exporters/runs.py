@@ -22,21 +22,6 @@ from planner.files.text import read_text
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
 
-__all__ = [
-    "RUNS",
-    "Run",
-    "RunReader",
-    "check_network",
-    "count_of",
-    "problem",
-    "read_run",
-    "section_of",
-    "sizes_of_network",
-    "unread_keys",
-    "unread_names",
-    "with_run",
-]
-
 # Trainer -> module, imported on first use.
 RUNS: dict[str, str] = {
     name: EXPORTERS[name]

@@ -22,8 +22,6 @@ from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Node, parse_text
 from planner.files.text import failure
 
-__all__ = ["Code", "Setting", "Settings", "resolved", "settings_of", "words_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Code:

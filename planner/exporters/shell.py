@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from planner.exporters.job import Job, LayerJob, Nodes
 
-__all__ = ["PLAN", "comment", "node_ranks", "scripts", "shell_array", "slurm_script", "start_scripts"]
-
 # Names of the scripts in every export.
 _LAUNCH, _SLURM = "train.sh", "train.slurm"
 

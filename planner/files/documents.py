@@ -20,17 +20,6 @@ import yaml
 from planner.core.errors import FileProblem, InputFileError
 from planner.files.text import failure, read_text
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_NODES",
-    "Document",
-    "Location",
-    "Node",
-    "document_of",
-    "parse_document",
-    "parse_text",
-]
-
 Location = tuple[str | int, ...]
 
 MAX_NODES = 400_000  # values and keys, aliases expanded: about 40,000 layers written one by one, or a second of reading

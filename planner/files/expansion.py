@@ -26,8 +26,6 @@ from planner.schema.model import (
     layer_model,
 )
 
-__all__ = ["Expansion", "expand"]
-
 
 @dataclass(frozen=True, slots=True)
 class Value:

@@ -14,8 +14,6 @@ from planner.core.errors import FileProblem, InputFileError
 from planner.files.documents import Document, Location, document_of, parse_text
 from planner.files.text import failure, read_text
 
-__all__ = ["MAX_WORKLOAD_BYTES", "JsonFile", "document_of_json", "read_json_file", "read_workload", "workload_of"]
-
 # A graph of 100,000 operators takes about 25 MB; a hundred times the largest public workload.
 MAX_WORKLOAD_BYTES = 64 * 2**20
 # Half of a character outside of the first plane, which YAML does not allow in an escape.

@@ -12,19 +12,6 @@ from planner.core.quantities import format_rate
 from planner.files.resources import cluster_aliases, stands_for
 from planner.report.documents import RESULT_VERSION
 
-__all__ = [
-    "assumed_rates",
-    "cluster_rows",
-    "collective_rows",
-    "device_rows",
-    "file_rows",
-    "framework_rows",
-    "listing_report",
-    "precision_rows",
-    "rate_table",
-    "schedule_rows",
-]
-
 _DESCRIPTION = "description"
 _LONG = (_DESCRIPTION, "source", "value", "why", "frameworks", "kinds", "other_names")
 

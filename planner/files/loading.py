@@ -32,31 +32,6 @@ if TYPE_CHECKING:
     from planner.files.json_file import JsonFile
     from planner.schema.model import NetworkFile, PublishedPlan
 
-__all__ = [
-    "DEFAULT_CALIBRATION",
-    "KEPT_CHARACTERS",
-    "Loaded",
-    "LoadedCalibration",
-    "LoadedCluster",
-    "LoadedDevice",
-    "LoadedFramework",
-    "LoadedModel",
-    "Printed",
-    "calibration_in_words",
-    "check_extents",
-    "framework_aliases",
-    "graph_problems",
-    "json_problems",
-    "load_algorithms",
-    "load_calibration",
-    "load_cluster",
-    "load_device",
-    "load_document",
-    "load_framework",
-    "model_of",
-    "no_seq",
-]
-
 _WIDTH = 120
 
 

@@ -12,8 +12,6 @@ from planner.files.loading import LoadedModel
 from planner.files.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
 
-__all__ = ["network_document", "network_text", "parameters_of"]
-
 # What a model file allows in names (planner.schema.common.Name).
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
 _LONGEST_NAME = 64

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from planner.core.errors import OutputError
 
-__all__ = ["check_writable", "made_folders", "there_of", "write_atomically", "write_bytes_atomically"]
-
 
 def check_writable(path: Path) -> None:
     """Refuse a file that could not be written later; leaves nothing behind. Missing folders are made when it is written.

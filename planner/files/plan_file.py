@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "PlanProblems",
-    "changed_inputs",
-    "cost_model_options",
-    "plan_document",
-    "plan_text",
-    "read_plan",
-    "reference",
-]
-
 SCHEMA_VERSION = 1
 _PALEO_OPTIONS = ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_extensions", "paleo_algorithms")
 

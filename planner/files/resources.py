@@ -15,19 +15,6 @@ from planner.core.errors import FileProblem, InputFileError, UnknownName
 if TYPE_CHECKING:
     from planner.files.documents import Document
 
-__all__ = [
-    "KINDS",
-    "InMemory",
-    "Kind",
-    "bundled",
-    "bundled_name",
-    "config_folder",
-    "is_plan_file",
-    "reference_to",
-    "resolve",
-    "stands_for",
-]
-
 Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
 KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
 

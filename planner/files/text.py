@@ -7,8 +7,6 @@ from pathlib import Path
 
 from planner.core.errors import FileProblem, InputFileError
 
-__all__ = ["MAX_BYTES", "failure", "read_bytes", "read_text"]
-
 MAX_BYTES = 8 * 2**20
 
 

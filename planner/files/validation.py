@@ -13,8 +13,6 @@ from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Location
 from planner.schema.common import LazyUnion
 
-__all__ = ["ParsedFile", "error_text", "problems_of", "validate"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["yaml_text"]
-
 _LINE = 120
 # Words that need no quotes: they start with a letter or a path, hold no YAML syntax, and are no other type.
 _PLAIN = re.compile(r"[A-Za-z_./~][A-Za-z0-9_./+@~*%()-]*( [A-Za-z0-9_./+@~*%()=-]+)*\Z")

@@ -19,19 +19,6 @@ import numpy as np
 from costmodel.network.layers import Layer, Shape, ShapeError, family_of, params_from
 from planner.files.network_file import parameters_of
 
-__all__ = [
-    "LONGEST_NAME",
-    "NOT_IN_NAMES",
-    "DraftError",
-    "Drafts",
-    "Run",
-    "attach",
-    "clean_name",
-    "network_layers",
-    "runs_of",
-    "with_params",
-]
-
 # What a network file takes for a name (planner.schema.common); slashes stand for the dots of modules.
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
 LONGEST_NAME = 64

@@ -13,8 +13,6 @@ from planner.files.loading import KEPT_CHARACTERS, LoadedModel, json_problems, m
 from planner.files.resources import InMemory, resolve
 from planner.files.text import failure, read_text
 
-__all__ = ["import_network", "load_model", "network_path"]
-
 # What a config.json has whatever its architecture.
 _CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
 

@@ -26,8 +26,6 @@ from planner.importers.operators import CONTROL_FLOW, OPERATORS, Call
 from planner.importers.sources import ImportedDocument
 from planner.importers.traced.program import Program, ProgramFault, Tensor
 
-__all__ = ["FORMAT", "detect", "load", "program_of"]
-
 FORMAT = "ONNX"
 
 # ModelProto begins with field 1, ir_version: a small number (onnx/onnx.proto).

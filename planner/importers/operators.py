@@ -15,8 +15,6 @@ from typing import Any
 from planner.importers.sources import registering
 from planner.importers.traced.program import ProgramFault
 
-__all__ = ["CONTROL_FLOW", "OPERATORS", "Call"]
-
 # Which of their branches runs, or how often, is known only when they run (ONNX).
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 

@@ -24,8 +24,6 @@ from costmodel.network.layers import Layer, params_from, shape_text
 from planner.core.errors import did_you_mean
 from planner.importers.sources import registering
 
-__all__ = ["FORMAT", "ImportedNetwork", "convert", "detect"]
-
 # -- layer types ------------------------------------------------------------------------------------------------------------
 
 

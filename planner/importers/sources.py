@@ -23,21 +23,6 @@ from planner.importers.drafts import Drafts, attach, network_layers
 if TYPE_CHECKING:
     from planner.files.loading import LoadedModel
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "ImportedDocument",
-    "check_assumed",
-    "counts_text",
-    "format_of",
-    "format_rows",
-    "imported_document",
-    "network_content",
-    "registering",
-    "text_of",
-    "unknown_operators",
-]
-
 _F = TypeVar("_F")
 
 

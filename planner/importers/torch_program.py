@@ -30,8 +30,6 @@ from planner.importers.operators import OPERATORS, Call
 from planner.importers.sources import ImportedDocument
 from planner.importers.traced.program import Program, ProgramFault, Tensor
 
-__all__ = ["FORMAT", "detect", "from_torch", "load", "program_of"]
-
 FORMAT = "torch.export archive"
 
 _HINT = "; a decision depends on the data: give torch's transformer layers is_causal (tgt_is_causal) and write loops with fixed shapes"

@@ -19,8 +19,6 @@ from planner.files.text import failure
 from planner.logs.formats import READING
 from planner.logs.read import Log, LogStep, Timing
 
-__all__ = ["Check", "CheckedMemory", "CheckedPart", "MeasuredSteps", "check_log", "measured_steps", "warm_up_of"]
-
 # Rules of what counts, not of how machines behave.
 _SETTLED = 0.10  # a warm-up ends with the first step within so much of the median of the last half
 _SLOW = 1.2

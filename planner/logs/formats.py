@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["FORMATS", "Format", "Part"]
-
 _MIB, _GIB = 2.0**20, 2.0**30
 
 

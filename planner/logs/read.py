@@ -15,8 +15,6 @@ from planner.core.errors import UnknownName
 from planner.files.text import failure, read_bytes
 from planner.logs.formats import FORMATS, Format
 
-__all__ = ["Log", "LogStep", "Timing", "read_log"]
-
 # More than a training of weeks writes.
 _MOST_BYTES = 512 * 2**20
 _LONGEST_LINE = 20_000

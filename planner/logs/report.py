@@ -13,8 +13,6 @@ from planner.logs.compare import Check
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import interval_text
 
-__all__ = ["check_report"]
-
 _SHOWN_ASSUMPTIONS = ("cluster", "device", "framework", "global batch", "sequence length", "precision", "optimizer")
 
 

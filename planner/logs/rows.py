@@ -17,8 +17,6 @@ from planner.files.text import failure, read_text
 from planner.importers.networks import load_model
 from planner.logs.compare import Check
 
-__all__ = ["row_of", "table_with"]
-
 # Settings of a plan over a device mesh with a column of the same name, and switches with one of another.
 _SETTINGS = ("tp", "pp", "cp", "ep", "etp", "vpp", "dp", "micro_batch", "zero_stage", "recompute")
 _SWITCHES = {

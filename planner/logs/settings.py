@@ -15,8 +15,6 @@ from planner.files.documents import document_of
 from planner.files.naming.models import transformer_called
 from planner.logs.read import Log
 
-__all__ = ["LoggedRun", "logged_run_of"]
-
 
 @dataclass(slots=True, kw_only=True)
 class LoggedRun:

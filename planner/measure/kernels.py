@@ -13,8 +13,6 @@ from typing import Any
 from planner.measure.cases import Case
 from planner.measure.processes import Processes
 
-__all__ = ["Workbench", "collective_call"]
-
 Call = Callable[[], object]
 
 

@@ -21,8 +21,6 @@ from planner.detect.devices import FoundDevice, Processor, device_of_gpu, device
 from planner.detect.nvidia import Gpu
 from planner.detect.system import System
 
-__all__ = ["Group", "Place", "Processes", "load_torch", "place_of", "processes_of", "threads_of"]
-
 
 def load_torch() -> Any:
     """PyTorch.

@@ -16,8 +16,6 @@ from planner.measurements.scores import Score, baseline_factor, score, split_by
 from planner.measurements.tables import read_table
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["measure_report"]
-
 # Spread above which a median says little; an idle machine stays below 5 %.
 _MUCH = 0.25
 _FIGURES = ("rows", "scored", "mape", "median_ape", "bias")

@@ -27,15 +27,6 @@ from planner.measure.kernels import Workbench, collective_call
 from planner.measure.processes import Group, Place, Processes, load_torch, place_of, processes_of, threads_of
 from planner.measure.timing import row_of, table_text, time_call
 
-__all__ = [
-    "Measured",
-    "Wanted",
-    "measure_collectives",
-    "measure_here",
-    "measure_kernels",
-    "stoppable",
-]
-
 Row = Mapping[str, str]
 Report = Callable[[str, float], None]
 

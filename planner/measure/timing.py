@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from planner.measure.cases import Case
 
-__all__ = ["COLUMNS", "Timing", "row_of", "table_text", "time_call"]
-
 Call = Callable[[], object]
 # Times so many calls, one after the other, in seconds.
 Timer = Callable[[Call, int], float]

@@ -16,8 +16,6 @@ from planner.measurements.hardware import Machine, links_of, machine_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = ["COLLECTIVES", "outcome_of", "predict", "predict_dispatches"]
-
 # Times what the links need; far above any measurement, far below a wrong unit of microseconds.
 _LONGEST = 1e5
 # One rank has what all get, or gets what all have; no training step has them, but nccl-tests do.

@@ -17,8 +17,6 @@ from planner.files.naming.frameworks import framework_named
 from planner.files.naming.precisions import precision_called
 from planner.files.resources import bundled
 
-__all__ = ["COLUMNS", "FUSED", "Column"]
-
 Type = Literal["text", "count", "counts", "number", "choice", "set", "flag"]
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "mxfp8", "nvfp4", "int8")
 _PASSES = ("forward", "backward", "backward_input", "backward_weight")

@@ -39,9 +39,6 @@ from planner.measurements.parallelism import devices_of, has_failed, is_measured
 from planner.measurements.tables import Row, RowSkipped
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["Run", "asked", "graph_of", "image_assumptions", "network_name", "predict"]
-
-
 _LONGEST = 1e5  # times what the devices need at their peak
 
 

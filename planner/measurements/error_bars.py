@@ -27,18 +27,6 @@ from planner.spaces.mesh.bars import mesh_coordinates, mesh_times
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
 from planner.uncertainty.features import constants_of, effects_of
 
-__all__ = [
-    "ErrorModels",
-    "Software",
-    "alternatives",
-    "bar_score",
-    "effects",
-    "error_models_of",
-    "software_of",
-    "with_bars",
-]
-
-
 # Profile of the framework of a row, whether it runs a network for images, and the device.
 Software = tuple[str, bool, str]
 

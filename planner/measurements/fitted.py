@@ -14,8 +14,6 @@ from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.layers import ATTENTION
 
-__all__ = ["fitted_in", "fitted_links", "fitted_of"]
-
 _SAYS_SO = re.compile(r"\bfit(ted)?\b|maximum achievable matmul")
 
 

@@ -22,24 +22,6 @@ from planner.files.naming.precisions import meanings, precision_called
 from planner.files.resources import bundled, bundled_name
 from planner.measurements.tables import Row, RowSkipped, short_name
 
-__all__ = [
-    "Links",
-    "Machine",
-    "defaults_of",
-    "flash_attention",
-    "format_of",
-    "framework_of_row",
-    "has_dropout",
-    "links_of",
-    "machine_of",
-    "measured_bytes",
-    "plausible_bytes",
-    "precision_of",
-    "sequence_parallel",
-    "trainer_of_row",
-    "usual_node",
-]
-
 
 def framework_of_row(row: Row) -> Framework:
     """The framework that a row names, with the attention kernels and the widths of gradients and weights that it states.

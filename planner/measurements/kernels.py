@@ -31,22 +31,6 @@ from planner.measurements.hardware import Links, format_of, machine_of, precisio
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped, short_name
 
-__all__ = [
-    "ELEMENTWISE",
-    "KERNELS",
-    "layer_of",
-    "layer_passes",
-    "predict_convolutions",
-    "predict_kernels",
-    "predict_layers",
-    "predict_measured",
-    "predict_peaks",
-    "predict_products",
-    "predict_recurrent",
-    "timed",
-    "unit_of",
-]
-
 # A kernel takes at least this share of the time of its FLOPs at the peak: FFT and Winograd save up to nine tenths of them.
 _LEAST_OF_IDEAL = 0.1
 # What a cache holds travels over ten times as fast as memory does (1 MiB on two cores: 235 against 20 GB/s).

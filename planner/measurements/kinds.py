@@ -12,8 +12,6 @@ from planner.measurements.columns import COLUMNS
 from planner.measurements.outcomes import DEFAULT, Outcome, Preset
 from planner.measurements.tables import Row, Table, table_problem
 
-__all__ = ["KINDS", "Kind", "check_columns", "predict_by", "predict_table", "recognise", "template"]
-
 Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
 

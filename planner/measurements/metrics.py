@@ -11,21 +11,6 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import FloatArray
 from costmodel.tolerances import ROUNDING
 
-__all__ = [
-    "LEAST_ROWS",
-    "Figures",
-    "absolute_errors",
-    "best_factor",
-    "error_summary",
-    "far_off",
-    "kendall_tau",
-    "pair_accuracy",
-    "preferred",
-    "ranking_summary",
-    "regret",
-]
-
-
 # Figures by name; None where there is nothing to summarise.
 Figures = dict[str, float | None]
 

@@ -19,19 +19,6 @@ from planner.importers.networks import load_model
 from planner.measurements.hardware import defaults_of, flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = [
-    "ExpertShape",
-    "TransformerShape",
-    "bundled_transformer",
-    "cut_network",
-    "network_of",
-    "positions_of",
-    "shape_of",
-    "stack_of",
-    "transformer",
-    "with_adapters",
-]
-
 # Adapters everywhere, or on the products of queries, keys and values (NeMo Framework user guide, PEFT).
 _EVERYWHERE = "all"
 _STACK = ("hidden", "layers", "heads")

@@ -18,8 +18,6 @@ from planner.measurements.kernels import Timed, Unit, layer_of, layer_passes, pr
 from planner.measurements.outcomes import Outcome, Preset
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = ["predict"]
-
 _BYTES = 4.0  # profiles are in fp32
 # Operator -> family that moves as much per element of the output.
 _ELEMENTWISE = {

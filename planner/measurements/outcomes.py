@@ -21,18 +21,6 @@ from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.uncertainty.constants import Calibration, assumptions_with, device_with, links_with
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = [
-    "DEFAULT",
-    "PALEO",
-    "TOO_LARGE",
-    "Comparison",
-    "MemoryComparison",
-    "Outcome",
-    "Preset",
-    "calibrated",
-    "outcomes_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:

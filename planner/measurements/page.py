@@ -15,8 +15,6 @@ from planner.report.figures.kinds import Dot, Line, Plot
 from planner.report.figures.svg import COLOUR_RULES, draw
 from planner.report.page import Cell, escaped, facts, page, table
 
-__all__ = ["ratio_bins", "ratio_histogram", "scatter", "validation_page"]
-
 # More circles make a page slow and say no more.
 _MOST_POINTS = 4000
 _WIDTH = 480  # px of a figure

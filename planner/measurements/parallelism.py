@@ -17,24 +17,6 @@ from costmodel.schedules import FEWEST, IN_GROUPS, SCHEDULES, VPP, schedule_of
 from planner.measurements.hardware import defaults_of, framework_of_row
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = [
-    "ImpossiblePlan",
-    "batches_of",
-    "chunk_choices",
-    "cp_kind_of",
-    "degrees_of",
-    "devices_of",
-    "has_failed",
-    "is_measured",
-    "not_measured",
-    "offloads",
-    "recompute_choices",
-    "schedules_of",
-    "sharding_choices",
-    "sharding_of",
-    "step_time_s",
-]
-
 _MEASURED = (
     "step_time_ms", "samples_per_s", "tokens_per_s_per_gpu", "tokens_per_s", "frames_per_s", "audio_samples_per_s",
 )  # fmt: skip

@@ -63,8 +63,6 @@ from planner.measurements.parallelism import (
 from planner.measurements.tables import Row, RowSkipped
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["MemoryLog", "Question", "asked", "model_of", "predict", "predict_training", "reported_bytes"]
-
 
 class MemoryLog(NamedTuple):
     """What a measured memory is: what it counts, a name of `costmodel.mesh.plan.MEASURED_MEMORY`, and of which rank of the pipeline."""

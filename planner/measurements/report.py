@@ -11,8 +11,6 @@ from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, 
 from planner.measurements.scores import FileScore, Score
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["SECTIONS", "Figure", "facts_of", "figures_of", "parts_of", "validation_report"]
-
 
 def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Report:
     """Make the report.

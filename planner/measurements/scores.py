@@ -17,18 +17,6 @@ from planner.measurements.metrics import Figures, best_factor, error_summary, fa
 from planner.measurements.outcomes import DEFAULT, PALEO, Comparison, Outcome, calibrated
 from planner.measurements.tables import Row, Table, read_table
 
-__all__ = [
-    "REFUSED",
-    "ComparedRow",
-    "FileScore",
-    "Score",
-    "baseline_factor",
-    "compared_rows",
-    "score",
-    "split_by",
-    "validate_files",
-]
-
 REFUSED = "refused: a cell is not what its column says"
 _WORST = 10
 

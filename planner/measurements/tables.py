@@ -20,20 +20,6 @@ from planner.measurements.columns import COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FILE_COLUMNS",
-    "MAX_BYTES",
-    "Row",
-    "RowSkipped",
-    "Table",
-    "file_beside",
-    "printable",
-    "read_table",
-    "short_name",
-    "table_of",
-    "table_problem",
-]
-
 _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.

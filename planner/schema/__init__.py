@@ -9,8 +9,6 @@ from planner.core.request import imported
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["DOCUMENTS", "json_schema", "schema_of"]
-
 # Document -> where its pydantic model lives; imported when asked for, because making models takes time.
 DOCUMENTS: dict[str, str] = {
     "model": "planner.schema.model:NetworkFile",

@@ -13,8 +13,6 @@ from planner.report.roles import TITLES
 from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
 from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
 
-__all__ = ["AnyBreakdown", "AnyResult", "ScaleDocument", "estimate_model", "search_model"]
-
 # -- what answers have in common -----------------------------------------------------------------------------------------------
 
 AssumptionEntry = record(

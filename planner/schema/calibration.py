@@ -16,8 +16,6 @@ from costmodel.uncertainty.memory import MemoryErrors
 from planner.schema.common import FileModel, Name, Text, fail, known, plain_number
 from planner.schema.records import key, record
 
-__all__ = ["CalibrationFile", "CostEntry", "Costs", "Source"]
-
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
 _FEW_DIGITS = 1e-3
 

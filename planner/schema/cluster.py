@@ -29,9 +29,6 @@ from planner.schema.common import (
 )
 from planner.schema.records import key, record
 
-__all__ = ["ClusterFile"]
-
-
 DeviceName = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
 
 

@@ -14,35 +14,6 @@ from pydantic_core import PydanticCustomError, core_schema
 from planner.core.errors import did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
 
-__all__ = [
-    "MAX_INTEGER",
-    "Bandwidth",
-    "Bytes",
-    "FileModel",
-    "FlopRate",
-    "Fraction",
-    "Frequency",
-    "HalfSize",
-    "LazyUnion",
-    "Name",
-    "Power",
-    "Price",
-    "Reference",
-    "Seconds",
-    "Share",
-    "Sources",
-    "Text",
-    "WholeJsonSchema",
-    "check_sources",
-    "fail",
-    "field_type",
-    "is_name",
-    "is_reference",
-    "known",
-    "named",
-    "plain_number",
-]
-
 # Larger extents, counts or batches are typing errors, and their products would leave the exact range of a float.
 MAX_INTEGER = 10**9
 

@@ -29,9 +29,6 @@ from planner.schema.common import (
 )
 from planner.schema.records import key, record
 
-__all__ = ["DeviceFile"]
-
-
 # Keys of `efficiency` that became rates of their own, understood for one release -> what to write now.
 _FORMER = {
     "narrow_fraction": "write best: {fp8: 1.39 PFLOP/s}, the rate; this is what narrow formats reach over the others",

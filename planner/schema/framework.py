@@ -18,8 +18,6 @@ from planner.schema.common import FileModel, Name, Text, fail, known
 from planner.schema.records import record
 from planner.schema.settings import setting_values
 
-__all__ = ["FrameworkFile", "RulesEntry"]
-
 _DEFAULTS = tuple(field.name for field in fields(Defaults))
 if TYPE_CHECKING:
     Schedule: TypeAlias = str

@@ -75,8 +75,6 @@ from planner.schema.common import (
     named,
 )
 
-__all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
-
 MAX_LAYERS = 100_000  # after repetition; the largest published networks have some thousands
 
 # What people call these types elsewhere and difflib would not find.

@@ -63,18 +63,6 @@ from planner.core.request import SPACES, imported
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.records import key, record
 
-__all__ = [
-    "AlgorithmsEntry",
-    "AlgorithmsFile",
-    "MeshEntry",
-    "MixedEntry",
-    "PlanDocument",
-    "Prediction",
-    "ServingEntry",
-    "ServingPlanEntry",
-    "SplitEntry",
-]
-
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Number = Annotated[float, Field(allow_inf_nan=False)]

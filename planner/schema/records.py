@@ -21,8 +21,6 @@ from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-__all__ = ["INTERVAL", "LOW", "Amount", "Count", "Number", "Result", "Seconds", "any_of", "key", "record", "several"]
-
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Amount

@@ -12,23 +12,6 @@ from planner.schema.answer import AssumptionEntry, NoteEntry
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
 
-__all__ = [
-    "AnyPlacement",
-    "CalibrationResult",
-    "CheckDocument",
-    "CompareDocument",
-    "DetectDocument",
-    "LatencyDocument",
-    "ListDocument",
-    "MeasureDocument",
-    "PiperDocument",
-    "PlaceDocument",
-    "ShowDocument",
-    "SizeDocument",
-    "SweepDocument",
-    "ValidationDocument",
-]
-
 ListDocument = record(
     "ListDocument",
     "Answer of `planner list --json`.",

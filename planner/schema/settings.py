@@ -8,8 +8,6 @@ from costmodel.mesh.framework_rules import DEGREES, FACTS, FLAGS, NAMES, Span, V
 from planner.core.errors import did_you_mean
 from planner.schema.common import fail
 
-__all__ = ["plan_settings", "setting_values"]
-
 _RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})?")
 
 

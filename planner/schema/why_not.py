@@ -7,8 +7,6 @@ from typing import Literal
 from planner.schema.answer import NoteEntry
 from planner.schema.records import Amount, Number, Seconds, key, record, several
 
-__all__ = ["WhyNotDocument"]
-
 _ONE_PLAN = {
     "summary": key(str, "The plan in words."),
     "workers": key(int, "GPUs in use.", ge=1),

@@ -12,8 +12,6 @@ from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
 from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
-__all__ = ["count_text", "miss_in_words", "size_report"]
-
 _DAYS = Unit(name="days", size=SECONDS_PER_DAY)
 # How the table calls the answer to a wish.
 _ANSWERS = {

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from planner.core.answer import Answer
     from planner.spaces.base import PlanSpace
 
-__all__ = ["DEFAULT_MOST_GPUS", "answer_of", "size_training"]
-
-
 DEFAULT_MOST_GPUS = 4_096
 
 

@@ -25,19 +25,6 @@ from typing import Any
 from planner.core.request import Request
 from planner.sweeping.grid import doubling_counts
 
-__all__ = [
-    "SECONDS_PER_DAY",
-    "WISHES",
-    "ClusterAnswer",
-    "ClusterFacts",
-    "Goal",
-    "Sized",
-    "Trial",
-    "charged_gpus",
-    "ladder",
-    "size_cluster",
-]
-
 SECONDS_PER_DAY = 86_400.0
 
 

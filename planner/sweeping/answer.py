@@ -21,8 +21,6 @@ from planner.report.machine import finite
 if TYPE_CHECKING:
     from planner.core.answer import Answer
 
-__all__ = ["COLUMNS", "DEGREES", "answer", "answered", "from_plain", "key_of", "row_of_question", "search", "to_plain"]
-
 _NAMES = ("model", "cluster", "device", "calibration", "framework")  # names or paths
 # What an answer does not depend on.
 _WORDS_ONLY = ("command_line", "changed")

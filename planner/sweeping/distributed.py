@@ -11,8 +11,6 @@ from planner.core.errors import UsageError
 from planner.sweeping.answer import answer, row_of_question
 from planner.sweeping.grid import Cell
 
-__all__ = ["CONNECT_S", "WORKER_S", "answers_of_dask"]
-
 # A scheduler answers within milliseconds; who waits longer has mistyped it.
 CONNECT_S = 4.0
 # Workers may still be starting.

@@ -15,8 +15,6 @@ from planner.sweeping.answer import key_of, to_plain
 if TYPE_CHECKING:
     from planner.files.loading import LoadedCluster
 
-__all__ = ["Axes", "Cell", "cells_of", "doubling_counts", "load_clusters"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:

@@ -15,8 +15,6 @@ from typing import Any, Self
 from planner.core.errors import OutputError
 from planner.files.output import made_folders
 
-__all__ = ["Journal"]
-
 _IS_OURS = 0x5EEB  # application_id of the database
 _SAID = {
     sqlite3.SQLITE_BUSY: "another sweep is writing to it",

@@ -21,8 +21,6 @@ from planner.sweeping.run import Swept
 if TYPE_CHECKING:
     from planner.report.figures.kinds import Plot
 
-__all__ = ["NO_PARQUET", "parquet_bytes", "scaling_figure", "sweep_report"]
-
 NO_PARQUET = (
     "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
     ".csv needs nothing"

@@ -18,8 +18,6 @@ from planner.sweeping.grid import Cell
 from planner.sweeping.journal import Journal
 from strategies.limits import Progress
 
-__all__ = ["Swept", "answers_here", "journal_of", "run"]
-
 Work = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 # How often a cell may take its process with it before it is given up.

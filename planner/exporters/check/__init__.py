@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from planner.core.errors import UsageError
 
-__all__ = ["Checked", "check_exports"]
-
 _PROGRAM = Path(__file__).with_name("parsers.py")
 # Importing a trainer takes up to half a minute on a cold disk.
 _LIMIT_S = 600

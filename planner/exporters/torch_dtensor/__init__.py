@@ -13,8 +13,6 @@ from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob
 from planner.exporters.torch_dtensor import decoder, layers
 
-__all__ = ["FIELDS", "LAYER_FIELDS", "SUMMARY", "TAKES", "TITLE", "VERSIONS", "refusals", "render"]
-
 TITLE = "torch"
 SUMMARY = "plan.py and its styles, train.sh, train.slurm"
 VERSIONS = {"2.13": "torch 2.6 to 2.13; run with 2.13.0 on CPU (gloo)"}

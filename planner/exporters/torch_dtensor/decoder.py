@@ -14,8 +14,6 @@ from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics,
 from planner.exporters.job import Job
 from planner.exporters.shell import PLAN, comment, scripts
 
-__all__ = ["FIELDS", "render"]
-
 FIELDS = {
     "tp": "MESH, tensor_plan()",
     "sequence_parallel": "tensor_plan()",

@@ -20,8 +20,6 @@ from planner.exporters.common import account_collectives, account_placement, hea
 from planner.exporters.job import LayerJob
 from planner.exporters.shell import PLAN, comment, scripts
 
-__all__ = ["FIELDS", "mesh_shape", "refusals", "render"]
-
 FIELDS = {
     "workers": "MESH",
     "batch": "STYLES: Shard(0) of the activations, Replicate() of the weights",

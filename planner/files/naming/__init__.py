@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["is_noise", "plain"]
-
 # Said with a name without making it another: who made it, in which form it was released, how it runs.
 _NOISE = frozenset(
     {

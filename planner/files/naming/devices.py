@@ -8,17 +8,6 @@ from functools import cache
 
 from planner.files.naming import is_noise
 
-__all__ = [
-    "KNOWN_DEVICES",
-    "SPARE_CLUSTER",
-    "KnownDevice",
-    "cluster_of_device",
-    "device_called",
-    "has_memory",
-    "named_device",
-    "usual_cluster",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDevice:

@@ -8,8 +8,6 @@ from functools import cache, lru_cache
 
 from costmodel.framework import NO_FRAMEWORK, UNKNOWN, Framework
 
-__all__ = ["framework_called", "framework_named", "framework_of"]
-
 # The first whose pattern is found decides; a name that holds several, "NeMo AutoModel", means the more particular one.
 _CALLED: tuple[tuple[str, str], ...] = (
     (r"nanotron", "nanotron"),

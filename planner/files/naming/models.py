@@ -8,8 +8,6 @@ from functools import cache
 from planner.core.errors import did_you_mean
 from planner.files.naming import is_noise, plain
 
-__all__ = ["image_network_called", "named_model", "nearest_models", "transformer_called"]
-
 _W = r"(?: [a-z][a-z0-9]*)*?"  # words between a family and its size
 # Patterns are searched in the name as `plain` writes it; the first that is found and bundled decides. "{}" is the size, in the spelling
 # of the dictionary where there is one. Sizes follow the family, so that "Llama 3.2 1B" is not taken for Llama 3, nor "A 7B" for any.

@@ -6,8 +6,6 @@ import re
 
 from costmodel.precision import OPTIMIZERS
 
-__all__ = ["nearest_optimizer", "optimizer_called"]
-
 # Names of one update: decoupled weight decay adds one multiplication to Adam's twelve operations and no state (Loshchilov and Hutter,
 # arXiv:1711.05101). Nesterov's momentum keeps what momentum keeps.
 _SAME = {

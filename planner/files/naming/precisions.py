@@ -8,8 +8,6 @@ from functools import cache
 
 from costmodel.precision import PRECISIONS, Precision
 
-__all__ = ["BARE", "WORDS", "meanings", "nearest_precision", "precision_called"]
-
 # Words that mean a recipe only with a framework or a device -> its candidates, the first that the device runs (NVIDIA Transformer Engine,
 # pytorch/quantization.py, get_default_fp8_recipe).
 BARE: dict[str, tuple[str, ...]] = {"fp8": ("mxfp8", "fp8-delayed"), "fp4": ("nvfp4", "mxfp4")}

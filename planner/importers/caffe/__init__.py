@@ -24,8 +24,6 @@ from planner.importers.sources import (
     unknown_operators,
 )
 
-__all__ = ["FORMAT", "detect", "load"]
-
 FORMAT = "Caffe prototxt"
 
 

@@ -18,8 +18,6 @@ from planner.importers.caffe.text_format import Fields
 from planner.importers.drafts import Drafts
 from planner.importers.sources import registering
 
-__all__ = ["BROKEN", "COLOURS", "IGNORED", "READERS", "Layer", "Network"]
-
 # Measures and sinks: they have no part in the gradient.
 IGNORED = frozenset({"Accuracy", "Silence", "ArgMax", "HDF5Output"})
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from google.protobuf import text_format
 
-__all__ = ["MAX_DEPTH", "MAX_VALUES", "Fault", "Fields", "Value", "parse"]
-
 MAX_DEPTH = 20  # Caffe's own schema is 6 levels deep
 MAX_VALUES = 200_000  # values of all messages; ResNet-152 has about 8,000
 

@@ -27,13 +27,6 @@ from planner.importers.hugging_face.fields import Fields, notes_of_quantization
 from planner.importers.hugging_face.parts import Network
 from planner.importers.sources import ImportedDocument
 
-__all__ = [
-    "FORMAT",
-    "IMAGES_PER_STEP",
-    "TOKENS_PER_STEP",
-    "convert",
-]
-
 FORMAT = "Hugging Face config.json"
 
 # 4 Mi: Llama 2 was trained with 4M tokens per step (arXiv:2307.09288, section 2.2), as many since.

@@ -18,17 +18,6 @@ from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.families import DECODERS
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = [
-    "LAYER_TYPES",
-    "MAX_LAYERS",
-    "read_dbrx",
-    "read_decoder",
-    "read_falcon",
-    "read_mpt",
-    "read_opt",
-    "read_sizes",
-]
-
 LAYER_TYPES = ("full_attention", "sliding_attention")
 MAX_LAYERS = 5000  # each is some dozen layers of a network file, which has at most 100,000
 _NORMS: dict[str, p.Norm] = {

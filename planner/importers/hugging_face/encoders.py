@@ -14,8 +14,6 @@ from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS, rea
 from planner.importers.hugging_face.families import ENCODER_DECODERS, ENCODERS
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = ["read_bert", "read_dinov2", "read_modernbert", "read_t5", "read_vit"]
-
 
 def read_bert(fields: Fields, model_type: str) -> p.Network:
     """Make an encoder: learned positions, post-norm; the head by ``architectures``, the bare network (with its pooler) without."""

@@ -8,17 +8,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-__all__ = [
-    "ARCHITECTURES",
-    "DECODERS",
-    "ENCODERS",
-    "ENCODER_DECODERS",
-    "REFUSED",
-    "TEXT_PARTS",
-    "WITH_TEXT_PART",
-    "Architecture",
-]
-
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT = Path(__file__).with_name("families.yaml").read_text(encoding="utf-8")
 _TABLE: dict[str, Any] = yaml.load(_TEXT, _LOADER)  # noqa: S506 - a safe one

@@ -12,8 +12,6 @@ from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.validation import error_text
 
-__all__ = ["Fields", "notes_of_quantization", "shown"]
-
 _MAX_EXTENT = 10**9  # as in network files
 _MAX_TIMES = 5000  # repetitions of some layers: more than any network has layers
 # A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are

@@ -21,8 +21,6 @@ from planner.importers.hugging_face.decoders import (
 )
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = ["read_mamba2", "read_nemotron_h"]
-
 # Letters of ``hybrid_override_pattern``, and words of ``layers_block_type``, older ones included -> block.
 _LETTERS = {"M": "scan", "*": "attend", "-": "feed_forward", "E": "mixture"}
 _WORDS = {

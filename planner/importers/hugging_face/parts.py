@@ -9,33 +9,6 @@ from typing import Any, NamedTuple
 
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = [
-    "ACTIVATIONS",
-    "GATES",
-    "Entry",
-    "Heads",
-    "Key",
-    "Network",
-    "Norm",
-    "Use",
-    "attention",
-    "block",
-    "check_groups",
-    "dropout",
-    "embedding",
-    "entry",
-    "equal_blocks",
-    "feed_forward",
-    "gated_feed_forward",
-    "layer_norm",
-    "linear",
-    "lm_head",
-    "parallel_block",
-    "read_heads",
-    "rms_norm",
-    "stack",
-]
-
 Entry = dict[str, Any]
 # A key, what the config class has where it is absent, other names of the key.
 Key = tuple[str, int, *tuple[str, ...]]

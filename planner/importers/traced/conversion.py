@@ -34,8 +34,6 @@ from planner.importers.traced.views import (
     natural_form,
 )
 
-__all__ = ["KINDS", "Conversion", "kinds"]
-
 _Handler = Callable[["Conversion", Operation], Value | list[Value]]
 KINDS: dict[str, _Handler] = {}
 kinds = registering(KINDS, "operation")

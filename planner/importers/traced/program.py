@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Operation", "Program", "ProgramFault", "Tensor", "needed_operations"]
-
 
 class ProgramFault(ValueError):  # noqa: N818 - named after the situation
     """An operation cannot be read; the message names it."""

@@ -14,8 +14,6 @@ from planner.importers.traced import arithmetic, products, shapes, windows  # no
 from planner.importers.traced.conversion import Conversion
 from planner.importers.traced.program import Program, ProgramFault
 
-__all__ = ["document_of_program", "join"]
-
 
 def document_of_program(
     program: Program, name: str, source: str, path: Path, assume_free: frozenset[str]

@@ -14,30 +14,6 @@ from typing import Any, NamedTuple
 from costmodel.network.layers import Shape
 from planner.importers.drafts import Drafts
 
-__all__ = [
-    "BATCH",
-    "REPEATED",
-    "Atom",
-    "Complex",
-    "Dims",
-    "Fixed",
-    "Network",
-    "Pair",
-    "Product",
-    "States",
-    "Statistic",
-    "Value",
-    "View",
-    "Weight",
-    "canonical_dims",
-    "explicit_scores",
-    "has_samples",
-    "merged",
-    "natural_form",
-    "product_view",
-    "renumbered",
-]
-
 BATCH = -1  # the axis of samples
 REPEATED = -2  # an axis along which the same elements are repeated
 
