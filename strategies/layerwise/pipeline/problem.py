@@ -58,7 +58,7 @@ Comparisons shrink the left side by 1e-11 relative, more than prefix sums can be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -72,7 +72,6 @@ __all__ = [
     "PipelinePlan",
     "Tables",
     "build_tables",
-    "in_units",
     "objective_s",
     "pipeline_lower_bound",
     "proves_none_below",
@@ -180,34 +179,6 @@ def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     if not np.all(np.isfinite(forward_s + backward_s + after_s)):
         return float("inf")
     return float(np.max(last_backward_s(forward_s, backward_s, problem.num_micro_batches) + after_s))
-
-
-def in_units(problem: PartitionProblem, unit: int) -> PartitionProblem:
-    """A relaxation that counts workers by the unit: with as good or better plans, and fewer numbers to tell apart.
-
-    A stage on r replicas takes ``floor(r / unit) + 1`` of ``floor(W / unit) + S`` units for at most S stages, which any plan has, since
-    ``sum_s floor(r_s / unit) <= W / unit``. Numbers of replicas that take as many units become one with the least of their times, bytes and
-    transfers. So no plan of the problem costs less than the best of this one.
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Of at most so many workers.
-    unit : int
-        Workers.
-    """
-    assert not problem.uses_all_workers, "a relaxation of the sum would lose plans"
-    stages = min(problem.num_layers, problem.num_micro_batches, problem.num_workers)
-    units = problem.replica_counts // unit + 1
-    firsts = np.flatnonzero(np.diff(units, prepend=0))
-    changes: dict[str, FloatArray] = {}
-    for name in ("forward_s", "backward_s", "update_s", "exchange_s", "static_bytes", "activation_bytes"):
-        changes[name] = np.minimum.reduceat(getattr(problem, name), firsts, axis=0)
-    for name in ("cut_forward_s", "cut_backward_s"):
-        least = np.minimum.reduceat(getattr(problem, name), firsts, axis=0)
-        changes[name] = np.ascontiguousarray(np.minimum.reduceat(least, firsts, axis=1))
-    workers = problem.num_workers // unit + stages
-    return replace(problem, num_workers=workers, replica_counts=units[firsts], **changes)  # type: ignore[arg-type]
 
 
 SAFETY = (

@@ -28,7 +28,6 @@ from strategies.layerwise.pipeline.problem import (
     SAFETY,
     PartitionProblem,
     PipelinePlan,
-    in_units,
     pipeline_lower_bound,
     proves_none_below,
 )
@@ -212,9 +211,6 @@ def _report(search: _Search, open_s: float) -> Solution[PipelinePlan]:
 # Transfers are tabulated by replicas before it, replicas after and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
-# Workers are counted by one part in so many first, and then in so many.
-_UNITS = (16, 64)
-_ANY_PLAN = 0.99  # gap at which one plan is as good as the best
 # Pipelines of one worker count that are looked at where the order of the steps is not that of the scores.
 _MOST_SOLUTIONS = 1280
 
@@ -282,8 +278,8 @@ class PipelineSearch:
     def _all_in_one(self, tables: CostTables, workers: int, floor_score: float) -> None:
         """Search "at most W workers", which is every smaller count in one problem.
 
-        First without numbers of replicas that others dominate, workers counted by the unit and then one by one, which mostly proves that no
-        pipeline is of interest. The plans of the latter lower the cutoff otherwise.
+        First without numbers of replicas that others dominate, which mostly proves that no pipeline is of interest. Its plans lower the
+        cutoff otherwise.
         """
         replicas, capacity_bytes = self._replicas(tables, workers), self.settings.capacity_bytes
         together = _OneProblem(self, tables, floor_score, 0.0)
@@ -294,8 +290,6 @@ class PipelineSearch:
                 return
             arrays = pipeline_arrays(tables, some)
             problem = pipeline_problem(tables, arrays, workers, capacity_bytes, exact=False)
-            if len(some) < len(replicas) and together.rules_out(problem):
-                return
             if together.search(problem, None, has_all=len(some) == len(replicas)):
                 return
 
@@ -343,21 +337,6 @@ class _OneProblem:
         if pipeline_lower_bound(problem, enough_s=goal_s) >= goal_s:
             return None
         return build_upstream(problem, goal_s, most_levels=UPSTREAM_LEVELS, clock=self.of.clock)
-
-    def rules_out(self, problem: PartitionProblem) -> bool:
-        """Whether relaxations that count workers by the unit prove that nothing beats the cutoff."""
-        goal_s = self.goal_s(problem.num_workers)
-        for unit in [problem.num_workers // parts for parts in _UNITS] if np.isfinite(goal_s) else []:
-            if unit <= 1:
-                return False
-            limits = Limits(wall_s=self.of.clock.left_s, cutoff_s=goal_s, gap=_ANY_PLAN)
-            solution = solve_pipeline(in_units(problem, unit), limits)
-            if solution.status is Status.CUT_OFF:
-                score = float(self.of.settings.score.of(solution.bound_s, self.computing_s, problem.num_workers))
-                self.of.outcome.searched["solved"] += 1
-                self.of.outcome.bound(max(self.floor_score, score))
-                return True
-        return False
 
     def search(self, problem: PartitionProblem, upstream: UpstreamTable | None, *, has_all: bool = True) -> bool:
         """Find what beats the cutoff, and record what is proved of the rest; False where dominated plans may still be wanted.
