@@ -108,7 +108,11 @@ def fewest_gpus(
     known = list(outcome.candidates)
     if settings.restriction.is_free and settings.micro_batches is None:
         known += filter(None, [fewest_data_parallel(cache, replace(asked, max_workers=most), cutoff)])
-    chosen = min((c for c in known if c.score <= cutoff and c.plan.workers < most), key=_by_gpus, default=None)
+    chosen = min(
+        (c for c in known if c.score <= cutoff and c.plan.workers < most),
+        key=lambda c: (c.plan.workers, c.score),
+        default=None,
+    )
     low, high = 1, most if chosen is None else chosen.plan.workers
     last = high - 1  # mostly there is nothing
     while low < high:
@@ -121,10 +125,6 @@ def fewest_gpus(
             low = last + 1
         last = (low + high) // 2
     return chosen
-
-
-def _by_gpus(candidate: Candidate) -> tuple[int, float]:
-    return candidate.plan.workers, candidate.score
 
 
 def _has_one_dimension(graph: Graph, plan: Plan) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, StructOfArrays
+from costmodel.arrays import FloatArray, StructOfArrays
 from costmodel.mesh.communication import CopyTimes, Division, GroupTimes, add_moves
 from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
@@ -98,7 +98,7 @@ class ModulePrices:
 
     @classmethod
     def of(cls, model: MeshModel, plan: MeshPlan, kind: ModuleKind) -> ModulePrices:
-        """Prices of a module in a plan; `for_kind` gives those of the others."""
+        """Prices of a module in a plan; those of the others differ in the kind."""
         batch = MeshBatch.from_plans([replace(plan, block_splits=())])
         memory = model.pipeline_memory(batch)
         first = int(np.argmin(np.abs(model.layouts(batch).rank_first[0])))
@@ -112,10 +112,6 @@ class ModulePrices:
             recomputed=float(memory.share[0, first]),
             alive=float(memory.alive[0, first]),
         )
-
-    def for_kind(self, kind: ModuleKind) -> ModulePrices:
-        """Prices of another module of the plan."""
-        return replace(self, kind=kind)
 
     @property
     def groups(self) -> GroupTimes:
@@ -364,11 +360,6 @@ class ModuleProblem:
             ),
         )
 
-    def splits_of(self, choice: IntArray) -> tuple[LayerSplit, ...]:
-        """The splits that a choice makes."""
-        picked = zip(self.layers, choice[: len(self.layers)].tolist(), strict=True)
-        return tuple(costs.options[o] for costs, o in picked if costs.options)
-
     def updated_s(self, splits: Sequence[LayerSplit]) -> float:
         """What it takes to update a module, and to add up what its ranks find, with the given splits and else the standard ones."""
         return sum(float(c.once_s[pick]) for c, pick in zip(self.layers, self.picks(splits), strict=True))
@@ -411,7 +402,11 @@ def split_module(
     problem = built.problem(device, exposed=exposed, capacity_bytes=capacity_bytes)
     answer = solve(problem, Limits())
     found = tuple(
-        ModuleSplit(splits=built.splits_of(choice), time_s=time)
+        ModuleSplit(
+            # What tensors are gathered for comes after the layers.
+            splits=tuple(c.options[o] for c, o in zip(built.layers, choice.tolist(), strict=False) if c.options),
+            time_s=time,
+        )
         for choice, time in zip(answer.choices, answer.objectives_s, strict=True)
     )
     return found, answer.bound_s

@@ -172,7 +172,7 @@ class _Search:
         graph, kinds = model.workload.graph, model.modules.kinds
         self.standard = [standard_splits(graph, kind, plan.tp) for kind in kinds]
         self.prices = ModulePrices.of(model, plan, kinds[0])
-        self.programs = [module_problem(self.prices.for_kind(kind)) for kind in kinds]
+        self.programs = [module_problem(replace(self.prices, kind=kind)) for kind in kinds]
         self.rooms = self._rooms()
         self.standard_s = self.layers_s(())
 

@@ -250,8 +250,8 @@ class PlanEvaluator:
             fitting = plain.take(left[fits])
             self.keep(fitting)
             if self.modes.plain_on_host in modes:
-                sooner = self.least_score(least_s[left[fits], 1], fitting) < self.goal()
-                self.keep(_with_optimizer_on_host(fitting.take(np.flatnonzero(sooner))))
+                some = fitting.take(np.flatnonzero(self.least_score(least_s[left[fits], 1], fitting) < self.goal()))
+                self.keep(replace(some, offload_optimizer=np.ones(len(some), dtype=np.int64)))
             # Recomputation, and activations on the host, take longer: what fits is settled, unless computing devices cost more.
             left = left if self.counts_computing else left[~fits]
         if len(left):
@@ -412,10 +412,6 @@ def _kind(mode: MemoryMode) -> tuple[bool, bool]:
     """MemoryModes that are evaluated alike: without full recomputation, with it, with it and activations on the host."""
     is_full = mode[0] == _FULL
     return is_full, is_full and mode[2] > 0
-
-
-def _with_optimizer_on_host(batch: MeshBatch) -> MeshBatch:
-    return replace(batch, offload_optimizer=np.ones(len(batch), dtype=np.int64))
 
 
 def _pipelines(batch: MeshBatch, pipeline: IntArray) -> tuple[IntArray, IntArray]:

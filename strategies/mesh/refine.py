@@ -473,13 +473,16 @@ class LayoutSearch:
         """Move single blocks between chunks while that helps, from the uniform layout or one with the least bottleneck."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return
-        starts = np.stack([self._uniform(), self._quickest()])
+        quickest = next(cuts(self.loads, self.bottleneck_s, piece=1))[0]
+        starts = np.stack([np.cumsum([0, *self.model.blocks_of(self.tables.chunks)]), quickest])
         values = self._least(best, starts, clock, most)
         n = int(np.argmin(values))
-        here, value = starts[n], values[n]
+        here, value, chunks = starts[n], values[n], np.arange(self.tables.chunks)
         while clock.left_s and not best.is_spent(most):
-            near = _moves(here, self._slowest(here))
-            near = near[np.array([self._is_possible(way) for way in near], dtype=np.bool_)]
+            # Blocks are taken from the slowest chunks.
+            times = self.loads[chunks, here[:-1], here[1:]]
+            near = _moves(here, np.argsort(-times, kind="stable")[:_SOURCES].tolist())
+            near = near[np.isfinite(self.loads[chunks, near[:, :-1], near[:, 1:]]).all(axis=1)]
             if not len(near):
                 break
             values = self._least(best, near, clock, most)
@@ -487,21 +490,6 @@ class LayoutSearch:
             if not values[n] < value:
                 break
             here, value = near[n], values[n]
-
-    def _slowest(self, way: IntArray) -> list[int]:
-        """The slowest chunks, from which blocks may be taken."""
-        times = self.loads[np.arange(len(way) - 1), way[:-1], way[1:]]
-        return [int(c) for c in np.argsort(-times, kind="stable")[:_SOURCES]]
-
-    def _is_possible(self, way: IntArray) -> bool:
-        return bool(np.all(np.isfinite(self.loads[np.arange(len(way) - 1), way[:-1], way[1:]])))
-
-    def _quickest(self) -> IntArray:
-        """A layout with the least bottleneck."""
-        return np.asarray(next(cuts(self.loads, self.bottleneck_s, piece=1))[0])
-
-    def _uniform(self) -> IntArray:
-        return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
 
     def _least(self, best: BestLayout, ways: IntArray, clock: Clock, most: int | None) -> FloatArray:
         """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that a limit left out."""

@@ -406,9 +406,6 @@ class _Sweep:
         parent, end = np.nonzero(usable)
         return parent, end
 
-    def _alternates(self, s: int) -> bool:
-        return s >= len(self.times) - self.problem.num_micro_batches
-
     def _grow(self, s: int, start: IntArray, end: IntArray, values: FloatArray) -> FloatArray:
         f, b = self.problem.forward_s[s, start, end], self.problem.backward_s[s, start, end]
         t, w, m = f + b, len(self.times) - 1 - s, self.problem.num_micro_batches
@@ -417,7 +414,7 @@ class _Sweep:
         new[:, _TOP_F] = np.maximum(values[:, _TOP_F], f)
         new[:, _TOP_B] = np.maximum(values[:, _TOP_B], b)
         new[:, _E] += 2.0 * t
-        if self._alternates(s):
+        if s >= len(self.times) - m:
             new[:, _E] = np.maximum(new[:, _E], values[:, _A] + (m - w) * t)
         down, up = w * new[:, _TOP_F], w * new[:, _TOP_B]
         new[:, _EP] = np.maximum(new[:, _EP] + t, new[:, _E] + down)

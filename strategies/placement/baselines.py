@@ -7,7 +7,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from strategies.limits import Clock, why_stopped
 from strategies.placement.bounds import largest_load, simple_bound
-from strategies.placement.contiguous import solve_orders
+from strategies.placement.contiguous import ChainSearch
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
 from strategies.placement.loads import Devices, kinds_of
 from strategies.placement.orders import greedy_stages
@@ -58,7 +58,8 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
 
 def solve_chain(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
     """Cut one topological order optimally, as PipeDream does with its chain of layers."""
-    result = solve_orders(problem, clock=clock)
+    search = ChainSearch(problem, clock or Clock())
+    result = search.result(why_stopped(lambda: search.sample(1)) if np.isfinite(search.bound) else "")
     method = "one topological order cut optimally (as PipeDream)"
     return _result(problem, result.placement, result.objective, method, clock=clock, stopped=result.stopped)
 

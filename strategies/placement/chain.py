@@ -49,7 +49,9 @@ __all__ = [
     "Stages",
     "TooManyIdealsError",
     "enumerate_ideals",
+    "holding",
     "ideals_from_orders",
+    "sums",
 ]
 
 
@@ -89,14 +91,6 @@ class IdealFamily:
         """Which blocks a down-set holds."""
         block = np.arange(num_blocks)
         return np.asarray((self.bits[ideal, block // 64] >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0)
-
-    def holding(self, block: int) -> BoolArray:
-        """Which down-sets hold a block."""
-        return _holding(self.bits, block)
-
-    def sums(self, values: FloatArray | BoolArray) -> FloatArray:
-        """Sum up what each down-set holds: (rows, blocks) -> (rows, ideals)."""
-        return _sums(self.bits, values)
 
     def communication(self, inner: IntArray, outer: IntArray) -> FloatArray:
         """Communication of the stages ``outer - inner``, pair by pair; each inner set must be within its outer set."""
@@ -173,7 +167,7 @@ def ideals_from_orders(graph: BlockGraph, orders: IntArray) -> IdealFamily:
 
 def _family(graph: BlockGraph, rows: BitRows) -> IdealFamily:
     """Order the rows and say what each holds."""
-    time, size, count = _sums(
+    time, size, count = sums(
         rows,
         np.stack((np.where(graph.supported, graph.accelerator_time, 0.0), graph.size_bytes, np.ones(graph.num_blocks))),
     )
@@ -184,7 +178,7 @@ def _family(graph: BlockGraph, rows: BitRows) -> IdealFamily:
     for block, touched in enumerate(
         adjacent(graph.num_blocks, graph.pin, np.repeat(np.arange(edges), np.diff(graph.pin_start)))
     ):
-        inside[touched] += _holding(rows, block)
+        inside[touched] += holding(rows, block)
     price = np.append(graph.hyperedge_cost, 0.0)
     split_list = _padded_lists((inside > 0) & (inside < inside[:, -1:]))
     split_cost = np.zeros(len(rows))
@@ -201,15 +195,16 @@ def _family(graph: BlockGraph, rows: BitRows) -> IdealFamily:
     )
 
 
-def _holding(rows: BitRows, block: int) -> BoolArray:
+def holding(rows: BitRows, block: int) -> BoolArray:
+    """Which down-sets hold a block."""
     return (rows[:, block // 64] >> np.uint64(block % 64)) & np.uint64(1) > 0
 
 
-def _sums(rows: BitRows, values: FloatArray | BoolArray) -> FloatArray:
-    """Sum up what each down-set holds, block by block in one order: such sums keep the order of inclusion exactly."""
+def sums(rows: BitRows, values: FloatArray | BoolArray) -> FloatArray:
+    """Sum up what each down-set holds: (rows, blocks) -> (rows, ideals); block by block in one order, which keeps that of inclusion."""
     total = np.zeros((len(values), len(rows)))
     for block in range(values.shape[1]):
-        total += values[:, block, None] * _holding(rows, block)
+        total += values[:, block, None] * holding(rows, block)
     return total
 
 
@@ -253,8 +248,8 @@ class Stages:
 
     def __init__(self, family: IdealFamily, graph: BlockGraph, kinds: Sequence[Kind]) -> None:
         self.family, self.graph, self.kinds = family, graph, kinds
-        self.time = family.sums(np.stack([kind.time for kind in kinds]))  # (kinds, ideals)
-        self.forbidden = family.sums(np.stack([~kind.allowed for kind in kinds]))
+        self.time = sums(family.bits, np.stack([kind.time for kind in kinds]))  # (kinds, ideals)
+        self.forbidden = sums(family.bits, np.stack([~kind.allowed for kind in kinds]))
         self.relief = cpu_relief(np.where(graph.supported, graph.accelerator_time, 0.0), graph.cpu_time)
 
     def best_chain(self, limit: float, clock: Clock) -> ChainSolution | None:

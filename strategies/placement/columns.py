@@ -53,7 +53,6 @@ __all__ = [
     "PRICED_PROOF",
     "Columns",
     "Cover",
-    "PricedSets",
     "Pricing",
     "longest_intervals",
     "pin_lists",
@@ -120,18 +119,6 @@ def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES, clock: Cl
     return build_frontier(pins, graph.hyperedge_cost, none, order=order, max_states=max_states, clock=clock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedSets:
-    """What the best sets of a kind are worth at some prices."""
-
-    worth: FloatArray  # (bins + 1,) most that fits a device, load (and memory) up to the bin
-    _sweep: Sweep
-
-    def best_set(self, load: int) -> IntArray:
-        """Blocks of the most valuable set within a load, in bins."""
-        return self._sweep.side_one(int(np.argmax(self._sweep.value[: load + 1])))
-
-
 class _KindSets:
     """Sets of blocks that a device of one kind can take, by load in bins.
 
@@ -168,10 +155,9 @@ class _KindSets:
         self._hyperedge_bins = rounded(self.graph.hyperedge_cost)
         self._weight = frontier.charge(1, self.block_bins, self._hyperedge_bins).astype(np.int64)
 
-    def price(self, prices: FloatArray, *, remember: bool, clock: Clock) -> PricedSets:
+    def price(self, prices: FloatArray, *, remember: bool, clock: Clock) -> Sweep:
         gain = self.frontier.charge(1, prices, np.zeros(len(self._hyperedge_bins))).astype(np.float64)
-        found = sweep(self.frontier, self._weight, gain, self._bins, remember=remember, clock=clock)
-        return PricedSets(worth=np.maximum.accumulate(found.value), _sweep=found)
+        return sweep(self.frontier, self._weight, gain, self._bins, remember=remember, clock=clock)
 
     def bins_of(self, members: IntArray) -> int:
         """Load of a set, as `price` counts it; above all bins where the kind cannot take it."""
@@ -226,12 +212,13 @@ class Pricing:
 
     def price(
         self, prices: FloatArray, *, remember: bool = True, clock: Clock = UNLIMITED
-    ) -> tuple[float, list[PricedSets]]:
+    ) -> tuple[float, list[Sweep]]:
         """Bound that prices of at least 0 prove (seem to prove, where loads are rounded to the nearest bin), and each kind's best sets."""
         found = [own.price(prices, remember=remember, clock=clock) for own in self.sets]
         most = np.zeros(self.last_bin + 1)
         for kind, own, priced in zip(self.kinds, self.sets, found, strict=True):
-            most += kind.count * priced.worth[own.room_bins : own.room_bins + len(most)]
+            worth = np.maximum.accumulate(priced.value)  # most that fits a device, load (and memory) up to the bin
+            most += kind.count * worth[own.room_bins : own.room_bins + len(most)]
         enough = np.flatnonzero(most >= float(prices.sum()) * (1 - EQUAL))
         return float(enough[0] if len(enough) else len(most)) * self.unit, found
 
@@ -350,7 +337,8 @@ class Columns:
             self._claim, self._prices = claim, prices
         gains = False
         for t, priced in enumerate(found):
-            members = priced.best_set(target + self._guess.sets[t].room_bins)
+            reached = target + self._guess.sets[t].room_bins
+            members = priced.side_one(int(np.argmax(priced.value[: reached + 1])))
             is_new = self.add(t, members)
             if is_new and master is not None:
                 gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + REDUCED_COST
@@ -454,7 +442,7 @@ def priced_bounds(
     worth = np.where(own_bins <= pricing.bins, own_bins, 0).astype(np.float64)
     proven, found = pricing.price(worth, remember=False, clock=clock)
     yield proven
-    cut = float(pricing.bins - found[0].worth[-1])
+    cut = float(pricing.bins - found[0].value.max())
     for share in _END_SHARES if cut > 0 else ():
         clock.check()
         yield pricing.price(_cheaper_ends(worth, order, share * cut), remember=False, clock=clock)[0]

@@ -44,7 +44,7 @@ from strategies.placement.orders import (
 )
 from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
-__all__ = ["LARGE", "ChainSearch", "solve_contiguous", "solve_orders"]
+__all__ = ["LARGE", "ChainSearch", "solve_contiguous"]
 
 
 METHOD = "dynamic programming over predecessor-closed sets"
@@ -114,13 +114,6 @@ def solve_contiguous(
     search = ChainSearch(problem, clock or Clock(), gap)
     stopped = why_stopped(lambda: search.run(seed, max_ideals)) if np.isfinite(search.bound) else ""
     return search.result(stopped or search.gave_up)
-
-
-def solve_orders(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
-    """Cut one topological order into stages: a chain partition such as PipeDream's, exact for that order."""
-    search = ChainSearch(problem, clock or Clock())
-    search.method = ORDERS_METHOD
-    return search.result(why_stopped(lambda: search.sample(1)) if np.isfinite(search.bound) else "")
 
 
 class ChainSearch(BestSoFar):

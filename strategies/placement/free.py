@@ -110,12 +110,6 @@ class FreeSearch(BestSoFar):
         self.seen.append(place)
         return self.value < before
 
-    def completed(self, place: IntArray) -> IntArray:
-        """A placement whose blocks without a device (-1) are placed, those of the longest time first."""
-        rest = np.flatnonzero(place < 0)
-        rest = rest[np.argsort(-self.graph.accelerator_time[rest], kind="stable")]
-        return self.filled(rest, np.where(place < 0, 0, place))
-
     def filled(self, order: IntArray, into: IntArray | None = None) -> IntArray:
         """Give the blocks of ``order``, one by one, to the device that is loaded least afterwards, communication aside."""
         place = np.zeros(self.graph.num_blocks, dtype=np.int64) if into is None else into.copy()
@@ -275,7 +269,7 @@ def _close_in(search: FreeSearch, columns: Columns, kinds: tuple[Kind, ...]) -> 
 
 
 def _rounded(search: FreeSearch, kinds: tuple[Kind, ...], cover: Cover) -> IntArray:
-    """Sets of the largest shares first, each on a device of its kind and taking what is left of its blocks."""
+    """Sets of the largest shares first, each on a device of its kind, taking what is left of its blocks; then the rest, longest first."""
     place = np.full(search.graph.num_blocks, -1, dtype=np.int64)
     ranked = sorted((-share, t, i) for t, shares in enumerate(cover.shares) for i, share in enumerate(shares.tolist()))
     used = [0] * len(kinds)
@@ -284,7 +278,9 @@ def _rounded(search: FreeSearch, kinds: tuple[Kind, ...], cover: Cover) -> IntAr
             members = cover.sets[t][i]
             place[members[place[members] < 0]] = kinds[t].first + used[t]
             used[t] += 1
-    return search.completed(place)
+    rest = np.flatnonzero(place < 0)
+    rest = rest[np.argsort(-search.graph.accelerator_time[rest], kind="stable")]
+    return search.filled(rest, np.where(place < 0, 0, place))
 
 
 LARGE_METHOD = "coarsened graphs, cut exactly, and exchange between pairs of devices"

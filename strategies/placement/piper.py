@@ -44,10 +44,11 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL, ROUNDING
+from strategies.layerwise.dominance import undominated
 from strategies.limits import Clock, why_stopped
-from strategies.placement.chain import TooManyIdealsError, enumerate_ideals
+from strategies.placement.chain import TooManyIdealsError, enumerate_ideals, holding
 from strategies.placement.contraction import BlockGraph, topological_rank
-from strategies.placement.problem import NodeId, SearchResult
+from strategies.placement.problem import BestSoFar, NodeId, SearchResult
 
 __all__ = [
     "UNLIMITED",
@@ -221,22 +222,11 @@ def add_operator(front: Front, time: FloatArray, stash: FloatArray, fixed: Float
     stashes = (front.stash[:, None] + stash).ravel()
     fixes = (front.fixed[:, None] + fixed).ravel()
     fits = np.flatnonzero(stashes + fixes <= capacity)
-    order = fits[np.lexsort((fixes[fits], stashes[fits], times[fits]))]
-    keep = order[_undominated(stashes[order], fixes[order])]
+    keep = fits[undominated(np.zeros_like(fits), np.column_stack((times, stashes, fixes))[fits])]
     if len(keep) > MAX_POINTS:
         raise TooManyPointsError
     before, way = np.divmod(keep, len(time))
     return Front(times[keep], stashes[keep], fixes[keep], np.column_stack((front.ways[before], way)))
-
-
-def _undominated(stashes: FloatArray, fixes: FloatArray) -> IntArray:
-    """Points, ordered by time, of which no earlier one needs at most as much of both memories."""
-    kept: list[int] = []
-    for i in range(len(stashes)):
-        before = np.array(kept, dtype=np.int64)
-        if not kept or not np.any((stashes[before] <= stashes[i]) & (fixes[before] <= fixes[i])):
-            kept.append(i)
-    return np.array(kept, dtype=np.int64)
 
 
 def staircase(front: Front, capacity: float) -> tuple[FloatArray, IntArray]:
@@ -282,7 +272,7 @@ class StageTables:
         graph = _block_graph(problem)
         family = enumerate_ideals(graph, limit=max_ideals)
         self.num_ideals = len(family)
-        by_block = np.stack([family.holding(b) for b in range(problem.num_nodes)], axis=1)
+        by_block = np.stack([holding(family.bits, b) for b in range(problem.num_nodes)], axis=1)
         nested = [np.flatnonzero(~np.any(by_block & ~row, axis=1)) for row in by_block]
         # Down-sets of the stages, (stages,): ordered by outer, from everything down.
         self.outer = np.concatenate([np.full(len(js) - 1, i) for i, js in reversed(list(enumerate(nested)))])
@@ -450,62 +440,60 @@ def solve_piper(problem: PiperProblem, *, clock: Clock | None = None, max_ideals
         return search.result("")
 
 
-class _Search:
+class _Search(BestSoFar):
     """Best plan and bound so far."""
 
     def __init__(self, problem: PiperProblem, clock: Clock) -> None:
-        self._problem, self._clock = problem, clock
         work = sum(min(t * option.time_s for t, ways in node.items() for option in ways) for node in problem.options)
-        self._bound = work / problem.num_devices
+        super().__init__(clock, 0.0, work / problem.num_devices, "compute divided evenly", METHOD)
+        self._problem = problem
         self._plan: PiperPlan | None = None
-        self._value = np.inf
-        self.proof = "compute divided evenly"
 
     def run(self, max_ideals: int) -> None:
         """Bracket, bisect, and finish among the stages' own times."""
-        stages = StageTables(self._problem, max_ideals, self._clock)
+        stages = StageTables(self._problem, max_ideals, self.clock)
         self.proof = f"exhaustive: every stage between {stages.num_ideals:,} predecessor-closed sets, every number of copies and devices"
         longest = float(np.max(stages.all_times(), initial=0.0))
-        limits = [self._bound * rise for rise in _RISE]
+        limits = [self.bound * rise for rise in _RISE]
         while limits[-1] < longest:
             limits.append(max(limits[-1] * 2, longest * 2**-20))
         for limit in limits:
             if self._try(stages, limit * (1 + ROUNDING)):
                 break
         else:
-            self._bound = np.inf
+            self.bound = np.inf
             return
-        while self._value - self._bound > _CLOSE * self._value:
-            self._try(stages, (self._value + self._bound) / 2)
+        while self.value - self.bound > _CLOSE * self.value:
+            self._try(stages, (self.value + self.bound) / 2)
         times = stages.all_times()
-        times = np.unique(times[(times > self._bound) & (times < self._value * (1 - ROUNDING))])
+        times = np.unique(times[(times > self.bound) & (times < self.value * (1 - ROUNDING))])
         while len(times):
             middle = len(times) // 2
             self._try(stages, float(times[middle]) * (1 + ROUNDING))
-            times = times[(times > self._bound) & (times < self._value * (1 - ROUNDING))]
-        self._bound = self._value
+            times = times[(times > self.bound) & (times < self.value * (1 - ROUNDING))]
+        self.bound = self.value
 
     def _try(self, stages: StageTables, limit: float) -> bool:
-        self._clock.check()
-        self._clock.report("stages within a limit", self._value, self._bound)
-        plan = _decide(stages, limit, self._clock)
+        self.clock.check()
+        self.clock.report("stages within a limit", self.value, self.bound)
+        plan = _decide(stages, limit, self.clock)
         if plan is None:
-            self._bound = max(self._bound, limit)
+            self.bound = max(self.bound, limit)
             return False
         value = max(stage.time_s for stage in plan.stages)
         assert value <= limit * (1 + EQUAL), "a plan is slower than its limit"
-        if value < self._value:
-            self._plan, self._value = plan, value
+        if value < self.value:
+            self._plan, self.value = plan, value
         return True
 
     def result(self, stopped: str) -> PiperResult:
         return PiperResult(
             plan=self._plan,
-            objective=self._value,
-            bound=min(self._bound, self._value),
-            method=METHOD,
+            objective=self.value,
+            bound=min(self.bound, self.value),
+            method=self.method,
             proof=self.proof,
-            wall_s=self._clock.elapsed_s,
+            wall_s=self.clock.elapsed_s,
             stopped=stopped,
         )
 

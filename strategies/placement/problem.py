@@ -117,11 +117,6 @@ class Hyperedges:
     start: IntArray  # (edges + 1,) into pin
     pin: IntArray  # nodes
 
-    @property
-    def size(self) -> IntArray:
-        """Pins of each."""
-        return np.diff(self.start)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:

@@ -195,7 +195,6 @@ class Elimination:
 
     def __init__(self, structure: Structure, problem: ChoiceProblem) -> None:
         self.structure = structure
-        self.entries = 0
         sizes = [len(b) for b in problem.base_s]
         written: dict[int, tuple[Partition, ...]] = {}
         self._buckets: list[_Bucket] = []
@@ -241,7 +240,6 @@ class Elimination:
             entries *= bucket.own.count
         if entries > MAX_TABLE_ENTRIES:
             raise TooWideError(f"a table over {len(bucket.parts) + 1} nodes would need {entries} entries")
-        self.entries = max(self.entries, entries)
         position = {u: k for k, u in enumerate(bucket.scope)}
         for nodes, parts, table in raw:
             joint = (bucket.own, *(bucket.parts[position[u]] for u in nodes))
@@ -250,7 +248,7 @@ class Elimination:
             if isinstance(table, int):
                 own_nodes = self.structure.steps[table].scope
                 axes = tuple(own_nodes.index(u) for u in (bucket.node, *nodes))
-                same = all(_is_identity(i, p.count) for i, p in zip(index, parts, strict=True))
+                same = all(np.array_equal(i, np.arange(p.count)) for i, p in zip(index, parts, strict=True))
                 groups = () if same else tuple(Partition(i, p.count) for i, p in zip(index, parts, strict=True))
                 bucket.inputs.append(_Input(where, None, table, axes, None if same else index, groups))
             else:
@@ -286,10 +284,6 @@ class Elimination:
         """
         run = _Run(self._buckets, node_cost)
         return run.value, run.trace(), run.distribute()
-
-
-def _is_identity(index: IntArray, count: int) -> bool:
-    return len(index) == count and bool((index == np.arange(count)).all())
 
 
 class _Run:

@@ -27,7 +27,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.limits import Clock
 from strategies.placement.chain import IdealFamily
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.latency.steps import Arcs, Reach, Steps, crossing_arcs, membership
+from strategies.placement.latency.steps import Arcs, Reach, Steps, crossing_arcs, membership, open_outputs
 from strategies.placement.problem import adjacent
 
 __all__ = ["LabelAnswer", "LabelSearch"]
@@ -61,21 +61,12 @@ class LabelSearch:
         self._has = membership(graph, family)
         self._readers = adjacent(count, graph.edge_source, graph.edge_target)
         self._below = _reachable(count, self._readers)
-        self._open = self._open_of_ideals()
+        self._open = [np.flatnonzero(column) for column in open_outputs(graph, self._has).T]
         self._slot = _slots(count, self._open)
         self._width = int(self._slot.max(initial=-1)) + 1
         # Slot of each arc's source: the last but one is 0 for the beginning, the last the largest time so far, for arcs to the end.
         arc_slot = np.append(self._slot, self._width)[arcs.source]
         self._arc_slot = np.where(arcs.target == count, self._width + 1, arc_slot)
-
-    def _open_of_ideals(self) -> list[IntArray]:
-        """Atoms of each down-set that have a reader outside."""
-        readers = [np.array(entry, dtype=np.int64) for entry in self._readers]
-        is_open = np.zeros_like(self._has)  # the last row is of zeros: nothing reads the end
-        for b, reading in enumerate(readers):
-            if len(reading):
-                is_open[b] = self._has[b] & ~self._has[reading].all(axis=0)
-        return [np.flatnonzero(column) for column in is_open.T]
 
     def run(
         self,

@@ -375,11 +375,8 @@ class _Lattice:
     def _offer(self, best: _Search, path: list[Move]) -> None:
         if path:
             placement = placement_of_path(best.problem, self.atoms.graph, self.family, path, best.num_subgraphs)
-            if placement is not None and _is_together(best.problem, placement):
-                best.offer(placement, METHOD)
-
-
-def _is_together(problem: PlacementProblem, placement: Placement) -> bool:
-    """A relaxation may tear colour classes apart; such a solution is none."""
-    pairs = np.unique(np.stack((problem.color, placement.device)), axis=1)
-    return bool(pairs.shape[1] == len(np.unique(pairs[0])))
+            if placement is not None:
+                # A relaxation may tear colour classes apart; such a solution is none.
+                color = np.unique(np.stack((best.problem.color, placement.device)), axis=1)[0]
+                if len(color) == len(np.unique(color)):
+                    best.offer(placement, METHOD)

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.limits import Clock
-from strategies.placement.chain import IdealFamily
+from strategies.placement.chain import IdealFamily, holding, sums
 from strategies.placement.contraction import BlockGraph
 from strategies.solvers import LinearProgram, solve_relaxation
 
@@ -66,6 +66,7 @@ __all__ = [
     "least_after",
     "least_before",
     "membership",
+    "open_outputs",
     "shortest_path",
     "survivors",
 ]
@@ -188,8 +189,18 @@ def membership(graph: BlockGraph, family: IdealFamily) -> BoolArray:
     """Whether each atom (row; one more, of zeros, for the end) is in each down-set (column)."""
     has = np.zeros((graph.num_blocks + 1, len(family)), dtype=np.bool_)
     for b in range(graph.num_blocks):
-        has[b] = family.holding(b)
+        has[b] = holding(family.bits, b)
     return has
+
+
+def open_outputs(graph: BlockGraph, has: BoolArray) -> BoolArray:
+    """Whether each atom's output is there after each down-set, of `membership`, and has a reader outside."""
+    is_open = np.zeros_like(has)
+    for b in range(graph.num_blocks):
+        readers = graph.edge_target[graph.edge_source == b]
+        if len(readers):
+            is_open[b] = has[b] & ~has[readers].all(axis=0)
+    return is_open
 
 
 def crossing_arcs(arcs: Arcs, has: BoolArray, ideal: int) -> IntArray:
@@ -301,7 +312,7 @@ class _Builder:
         self._before: list[IntArray] = [graph.edge_source[graph.edge_target == b] for b in range(count)]
         self._number = {family.bits[i].tobytes(): i for i in range(len(family))}
         self._bit = bit
-        self._unsupported = family.sums(~graph.supported[None])[0]
+        self._unsupported = sums(family.bits, ~graph.supported[None])[0]
         self._together = [(self._has[atoms].sum(axis=0), len(atoms)) for atoms in together]
         self.bypass: list[IntArray] = []
         self.feed: list[IntArray] = []
@@ -472,11 +483,7 @@ def far_steps(graph: BlockGraph, family: IdealFamily, capacity_bytes: float) -> 
         return None
     count = graph.num_blocks
     has = membership(graph, family)[:count]
-    is_open = np.zeros_like(has)
-    for b in range(count):
-        readers = graph.edge_target[graph.edge_source == b]
-        if len(readers):
-            is_open[b] = has[b] & ~has[readers].all(axis=0)
+    is_open = open_outputs(graph, has)
     chokes = [i for i in np.flatnonzero(is_open.sum(axis=0) <= 1).tolist() if _is_comparable(family, i)]
     # An output that nobody reads bypasses every step after it, on its way to the end.
     lasts = np.bincount(graph.edge_source, minlength=count) == 0

@@ -15,10 +15,11 @@ import pytest
 
 from strategies.limits import Clock
 from strategies.placement import contiguous
+from strategies.placement.baselines import solve_chain
 from strategies.placement.bounds import cpu_relief
 from strategies.placement.chain import Stages, enumerate_ideals
 from strategies.placement.columns import longest_intervals
-from strategies.placement.contiguous import solve_contiguous, solve_orders
+from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract, contract_classes
 from strategies.placement.loads import Devices, device_loads, kinds_of, placement_faults
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem, PlacementResult
@@ -209,7 +210,7 @@ def test_bounds_rise_and_values_fall() -> None:
 def test_one_order_is_never_better() -> None:
     for seed in range(40):
         problem = random_problem(seed)
-        one, best = solve_orders(problem), solve_contiguous(problem)
+        one, best = solve_chain(problem), solve_contiguous(problem)
         assert one.objective >= best.objective * (1 - 1e-12)
         assert one.bound <= best.objective * (1 + 1e-12)
 
