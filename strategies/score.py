@@ -129,7 +129,7 @@ class Outcome(Generic[_C, _M]):
     bound_score : float
         No plan of the space scores less; equals the best score when that is proven.
     space_size : int
-        Distinct legal plans of the stated space, fitting or not.
+        Distinct legal plans of the space, fitting or not.
     searched : dict of str to int
         Plans by how they were handled: "enumerated", "bounded away".
     nearest_miss : object or None

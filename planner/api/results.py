@@ -50,7 +50,7 @@ class SearchResult(Written):
 
     space = Reads[str]("best.space", "``layers``, ``mesh``, ``mixed`` or ``serving``.")
 
-    proven = Reads[bool]("raw.proof.proven_optimal", "Whether no plan of the stated space is better than the first.")
+    proven = Reads[bool]("raw.proof.proven_optimal", "Whether no plan of the space is better than the first.")
 
     @property
     def bound(self) -> float | None:

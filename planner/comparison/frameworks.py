@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, FrameworkPlan
 from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted, UsageError
-from planner.core.request import AUTO, WELL_TUNED, Request
+from planner.core.request import AUTO, WELL_TUNED, WELL_TUNED_WORDS, Request
 from planner.spaces import ask
 
 if TYPE_CHECKING:
@@ -135,7 +135,12 @@ def _compared(request: Request, found: Sequence[FrameworkPlan]) -> Answer:
         )
         for row, answer in planned
     ]
-    return dataclasses.replace(best, frameworks=(*rows, *(row for row in found if row.answer is None)))
+    source = f"given, the best of {len(found)}"
+    assumptions = tuple(
+        dataclasses.replace(one, source=source) if one.name == "framework" else one for one in best.assumptions
+    )
+    frameworks = (*rows, *(row for row in found if row.answer is None))
+    return dataclasses.replace(best, frameworks=frameworks, assumptions=assumptions)
 
 
 def _why(request: Request, *pair: tuple[FrameworkPlan, Answer]) -> str:
@@ -147,5 +152,6 @@ def _why(request: Request, *pair: tuple[FrameworkPlan, Answer]) -> str:
     items = []
     for row, answer in pair:
         question = dataclasses.replace(_under(request, row.framework), space=answer.space.choice)
-        items.append(item_of(row.framework, question, ask.estimate(question, answer.best.plan)))
+        label = WELL_TUNED_WORDS if row.framework == WELL_TUNED else row.framework
+        items.append(item_of(label, question, ask.estimate(question, answer.best.plan)))
     return why(compare_items(items), 1)

@@ -25,7 +25,7 @@ from planner.core.objectives import StepCost, shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import ratio_text
 from planner.report.uncertainty import span_text
-from planner.spaces.items import Basis
+from planner.spaces.items import Basis, Item
 
 # Term -> settings that it depends on, most important first.
 _CAUSES = {
@@ -86,6 +86,8 @@ def why(comparison: Comparison, n: int) -> str:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
     better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
+    if first.question.get("framework") != other.question.get("framework") and _overlap(items[fast], items[slow]):
+        better += ", though within the model's error (the 80 % intervals overlap)"
     # What a larger batch gains per sample is nothing that the plan saves.
     is_same_batch = first.question.get("global batch") == other.question.get("global batch")
     trade = _trade(comparison, fast, slow) if is_same_batch else items[fast].batches(items[slow])
@@ -96,6 +98,12 @@ def why(comparison: Comparison, n: int) -> str:
     return f"{better}: {items[fast].rates(items[slow], comparison.basis)}.{trade}"
 
 
+def _overlap(fast: Item, slow: Item) -> bool:
+    """Whether the interval of the slower begins before that of the faster ends; those of frameworks are errors of different runs."""
+    high, low = fast.step_time_high_s, slow.step_time_low_s
+    return high is not None and low is not None and low < high
+
+
 def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
     """What the faster plan saves and what it pays, with the settings behind the largest saving."""
     scale = comparison.items[slow].step_time_s / comparison.work(slow)
@@ -103,6 +111,11 @@ def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = Fal
     saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
     paid = sorted((c for c in changes if c[1] > _LEAST * scale), key=lambda c: -c[1])[:_MOST_TERMS]
     batches = comparison.items[fast].batches(comparison.items[slow])
+    # What is not named, so that what is adds up to the difference.
+    whole = sum(change for _, change in changes)
+    rest = whole - sum(change for _, change in (*saved, *paid))
+    if (saved or paid) and abs(rest) > _LEAST * abs(whole):
+        (saved if rest < 0 else paid).append((Row(key="", name="other parts", values=()), rest))
     if not saved and not paid:
         return batches if is_equal or batches else " No term differs by more than 1 %."
     sentence = ""

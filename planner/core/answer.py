@@ -372,7 +372,7 @@ class Proof:
     Attributes
     ----------
     proven_optimal : bool
-        No plan of the stated space is better than the first.
+        No plan of the space is better than the first.
     proven_top : bool
         The whole list is the best of the space.
     bound_s : float
@@ -380,7 +380,7 @@ class Proof:
     gap : float
         (best - bound) / best, of the objective.
     space_size : int or None
-        Distinct plans of the stated space; None where they are not counted.
+        Distinct plans of the space; None where they are not counted.
     searched : mapping of str to int
         How the space was handled: "enumerated", "bounded away", ...
     solver : str
@@ -478,9 +478,12 @@ class ReportParts(Protocol):
     ----------
     data_parallelism : str
         What its simplest plans have.
+    space : str
+        Which plans are searched.
     """
 
     data_parallelism: ClassVar[str] = "data parallelism (ZeRO, FSDP) only"
+    space: ClassVar[str]
 
     def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
         """Columns of plans; ``ranks``: whether they come from a search."""

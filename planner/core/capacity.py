@@ -17,7 +17,7 @@ from costmodel.uncertainty.memory import CONFIDENCE, OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.numbers import percent
+from planner.core.numbers import counted, percent
 from planner.core.quantities import QuantityError, byte_text, parse_quantity
 from planner.core.request import Request
 
@@ -189,15 +189,12 @@ def errors_words(errors: MemoryErrors, framework: str) -> str:
     """Whose runs say how far predicted memory is off.
 
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
-    'errors of the memory of 1,439 runs of nanotron'
+    '1,439 runs of nanotron'
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others"), "torchtitan")
-    'no runs of torchtitan with known memory: errors of 2,000 runs of other frameworks'
+    '2,000 runs of other frameworks, none of torchtitan'
     """
-    if errors.framework != OTHERS:
-        return f"errors of the memory of {errors.rows:,} runs of {errors.framework}"
-    if not framework:
-        return f"errors of the memory of {errors.rows:,} runs of several frameworks"
-    return f"no runs of {framework} with known memory: errors of {errors.rows:,} runs of other frameworks"
+    others = f"other frameworks, none of {framework}" if framework else "several frameworks"
+    return f"{counted(errors.rows, 'run')} of {others if errors.framework == OTHERS else errors.framework}"
 
 
 def reserve_words(reserve: str) -> str:

@@ -136,7 +136,7 @@ SENTENCES: Mapping[str, str] = {
     # of several kinds of devices
     "number_format": "{groups:have} no {wanted}, so the whole job runs in {used}",
     "group_alone_is_better": (
-        "{group} alone is {better}, with a plan that the stated space lacks: {plan}; a cluster file with that group only asks for it"
+        "{group} alone is {better}, with a plan that is not searched here: {plan}; a cluster file with that group only asks for it"
     ),
     "gpus_by_group": "--gpus {gpus} are counted through the groups in their order: {groups:counts}",
     "group_slows": "{group} would only slow the best plan down and stays idle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.core.quantities import NOT_AVAILABLE, byte_text, format_rate, significant
@@ -21,6 +21,7 @@ __all__ = [
     "energy_text",
     "joined_words",
     "percent",
+    "percents",
     "short",
     "signed",
     "significant",
@@ -97,6 +98,19 @@ def percent(share: float | None) -> str:
     if share <= 0.0005:
         return "0 %" if share <= 0 else "<0.1 %"
     return f"{significant(share * 100)} %" if share >= 0.9995 else f"{share * 100:.1f} %"
+
+
+def percents(shares: Mapping[str, float]) -> dict[str, str]:
+    """Write parts of a whole as `percent` does, so that what is written adds up to 100 %: the largest remainders are rounded up.
+
+    >>> percents({"a": 0.3333, "b": 0.3333, "c": 0.3334}), percents({"compute": 1.0})
+    ({'a': '33.3 %', 'b': '33.3 %', 'c': '33.4 %'}, {'compute': '100 %'})
+    """
+    whole = {name: math.floor(1000.0 * share) for name, share in shares.items()}
+    left = 1000 - sum(whole.values())
+    for name in sorted(shares, key=lambda name: whole[name] - 1000.0 * shares[name])[: max(left, 0)]:
+        whole[name] += 1
+    return {name: percent(count / 1000.0) for name, count in whole.items()}
 
 
 def chance_text(chance: float | None) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "LISTED",
     "SPACES",
     "WELL_TUNED",
+    "WELL_TUNED_WORDS",
     "CostModelName",
     "Mode",
     "Request",
@@ -30,8 +31,8 @@ __all__ = [
 
 # The framework that a run is for; where none is read, every framework that can run the network and that `planner export` writes for.
 AUTO = "auto"
-# A well-tuned implementation, where it is asked for by name.
-WELL_TUNED = "none"
+# A well-tuned implementation, where it is asked for by name, and what people call it.
+WELL_TUNED, WELL_TUNED_WORDS = "none", "a well-tuned implementation"
 
 # A short document and an answer of a few paragraphs.
 DEFAULT_PROMPT_TOKENS = 1024

@@ -24,7 +24,7 @@ from planner.core.answer import Assumption, Setting
 from planner.core.capacity import confidence_of, errors_words, memory_source, memory_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.numbers import byte_text
-from planner.core.request import Request
+from planner.core.request import WELL_TUNED, WELL_TUNED_WORDS, Request
 from planner.files.loading import (
     LoadedCalibration,
     LoadedModel,
@@ -373,7 +373,7 @@ def _stated_assumptions(
     elif setting.cost_model != "paleo":
         source = request.source_of("framework", "default")
         hint = " (--framework names one)" if source == "default" else ""
-        rows.append(Assumption(name="framework", value=f"none: a well-tuned implementation{hint}", source=source))
+        rows.append(Assumption(name="framework", value=f"{WELL_TUNED}: {WELL_TUNED_WORDS}{hint}", source=source))
     if calibrated is not None:
         rows.append(
             Assumption(
@@ -388,7 +388,7 @@ def _stated_assumptions(
     errors = setting.memory_errors
     whose = ""
     if errors is not None and confidence_of(request, errors) is not None:
-        whose = errors_words(errors, setting.framework)
+        whose = f"errors of the memory of {errors_words(errors, setting.framework)}"
     rows.append(
         Assumption(
             name="memory per GPU",

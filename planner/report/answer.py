@@ -11,20 +11,18 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
-from costmodel.uncertainty.memory import OTHERS
 from planner.core.answer import (
     STATED,
     Answer,
-    Assumption,
     Estimate,
     Proof,
     RankedPlan,
     ReportParts,
     Scaling,
-    Setting,
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.capacity import errors_words
 from planner.core.numbers import (
     big_count,
     byte_text,
@@ -33,6 +31,7 @@ from planner.core.numbers import (
     duration_text,
     duration_unit,
     percent,
+    percents,
     significant,
     time_unit,
 )
@@ -41,6 +40,7 @@ from planner.report.documents import RESULT_VERSION, estimate_document, search_d
 from planner.report.frameworks import frameworks_blocks
 from planner.report.roles import roles_blocks
 from planner.report.tables import (
+    OTHER,
     assumption_rows,
     column_maker,
     comparison_table,
@@ -163,7 +163,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
-        ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
+        ("Assumed", _assumed(answer, best)),
         ("Next", f"{keep}{launch}{explain} says where its time goes, -v says more"),
     ]
     return [
@@ -204,34 +204,27 @@ def memory_text(
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
 
 
-def _whose_errors(setting: Setting) -> str:
-    """By whose runs a plan fits, where it is not those of its framework."""
-    errors = setting.memory_errors
-    if errors is None or errors.framework != OTHERS:
-        return ""
-    return (
-        f" (by runs of other frameworks; none of {setting.framework})"
-        if setting.framework
-        else " (by runs of several frameworks)"
-    )
-
-
 def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
     """How long, how fast, how much memory."""
     # Where there are several kinds, of the fullest: the first that is as full.
     group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
     where = f"per {group or 'GPU'}"
     memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_probability)
-    if plan.fits_probability is not None:
-        memory += "" if plan.fits else f"; too much: the limit is {byte_text(plan.memory_capacity_bytes)}"
-        memory += _whose_errors(answer.setting)
+    errors = answer.setting.memory_errors
+    if errors is not None and plan.fits_probability is not None:
+        limit = plan.memory_capacity_bytes
+        chance = chance_text(errors.probability(limit, plan.memory_there_bytes))
+        memory += f" (by {errors_words(errors, answer.setting.framework)}); "
+        memory += f"{'limit' if plan.fits else 'too much: the limit is'} {byte_text(limit)} ({chance} likely)"
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
 def _limits(plan: RankedPlan) -> str:
     """What limits a plan, and what its time goes to."""
-    parts = sorted(largest_parts(plan).items(), key=lambda part: -part[1])
-    return f"{plan.bottleneck} (of the time: {', '.join(f'{word} {percent(share)}' for word, share in parts)})"
+    shares = largest_parts(plan)
+    texts = percents(shares)
+    words = (f"{word} {texts[word]}" for word in sorted(shares, key=lambda word: (word == OTHER, -shares[word])))
+    return f"{plan.bottleneck} (of the time: {', '.join(words)})"
 
 
 def _proof(answer: Answer, better: str) -> str:
@@ -252,7 +245,9 @@ def _proof(answer: Answer, better: str) -> str:
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         kept = " and keeps the limits" if answer.setting.limits else ""
-        return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{beyond}"
+        size = proof.space_size
+        none = f"none of the {big_count(size)} {noun}s" if size is not None and size > 1 else f"no {noun}"
+        return f"{none} searched (-v says which) that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return unproven_text(proof.gap, duration_text(proof.bound_s), better=better, noun=noun) + beyond
@@ -299,7 +294,7 @@ def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explaine
     facts = [
         *_verdict(estimate, estimate.ranked),
         *estimate.space.report.plan_facts(estimate),
-        ("Assumed", _assumed(estimate.assumptions, estimate.model_assumptions)),
+        ("Assumed", _assumed(estimate, estimate.ranked)),
         *(("Note", note) for note in estimate.notes),
         *(("Warning", warning) for warning in warnings),
     ]
@@ -325,7 +320,8 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
         return []
     if ranked.gap <= _NOISE and ranked.fits:
         kept = " that keeps the limits" if estimate.setting.limits else ""
-        return [Sentence(f"No plan of the stated space{kept} is {better_word(estimate.objective)}.", strong=True)]
+        better = better_word(estimate.objective)
+        return [Sentence(f"No plan that 'planner optimize' searches{kept} is {better}.", strong=True)]
     noise = _NOISE * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
     cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in estimate.comparison]
@@ -336,16 +332,24 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     unit = time_unit(max(max(a, b) for _, a, b in rows))
     cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures), best)
     against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
-    heading = f"Against the best plan: {gap_text(ranked.gap)} against {against} of {best.summary}"
+    heading = f"Against the best plan: {gap_text(ranked.gap, estimate.objective)} against {against} of {best.summary}"
     return [Heading(heading), comparison_table(rows, unit, total=has_sum)]
 
 
 # -- what rests on what
 
 
-def _assumed(assumptions: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
+def _assumed(answer: Answer | Estimate, plan: RankedPlan) -> str:
     """What decides about the answer; what somebody stated says who, where the rest comes from is said with -v."""
-    shown = [a for a in assumptions if a.name in (*_MATTER, *OBJECTIVES)] + [a for a in of_model if a.source in STATED]
+    said = () if plan.fits_probability is None else ("memory per GPU",)  # beside the memory
+    shown = [
+        *(
+            a
+            for a in answer.assumptions
+            if a.name in (*_MATTER, *OBJECTIVES) and (a.name not in said or a.source in STATED)
+        ),
+        *(a for a in answer.model_assumptions if a.source in STATED),
+    ]
     return ", ".join(assumption_text(a, stated_only=True) for a in shown)
 
 
@@ -353,7 +357,7 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     """How the space was searched, everything that was assumed, and the constants of the cost model."""
     facts = []
     if isinstance(answer, Answer):
-        facts.append(("Space", _space(answer.proof)))
+        facts.append(("Space", f"{answer.space.report.space}; {_space(answer.proof)}"))
         facts += answer.space.report.detail_facts(answer)
     if answer.free_layers:
         facts.append(("Layers that cost nothing", ", ".join(answer.free_layers)))
@@ -489,7 +493,7 @@ class SpaceReport(ReportParts):
         ]
         if not ranks:
             return Table(columns=tuple(columns))
-        return ranked_table(columns, plans, gap_priority=self.gap_priority)
+        return ranked_table(columns, plans, objective, gap_priority=self.gap_priority)
 
     def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:
         """Columns of what plans cost."""

@@ -180,7 +180,7 @@ def answer_page(
     head = [f'<p class="soft question">{escaped(question)}</p>', *first_screen(answer, blocks, launch)]
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
-        _plans_table(shown_plans(answer)),
+        _plans_table(shown_plans(answer), answer.objective),
         *(block_html(block, without=(*_ELSEWHERE, *first_facts(answer))) for block in known),
     ]
     titles = [section.title for section in every]
@@ -276,7 +276,7 @@ def _anchor(title: str) -> str:
 # -- tables ---------------------------------------------------------------------------------------------------------------------
 
 
-def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
+def _plans_table(shown: Mapping[str, RankedPlan], objective: str) -> str:
     """Every plan with everything that is known of all of them."""
     plans = list(shown.values())
     has_tokens = all(plan.get("tokens_per_s_per_gpu") is not None for plan in plans)
@@ -320,7 +320,12 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
             of_ranked(plan.probability_best for plan in plans),
             percent,
         ),
-        numbers("gap", "to the first plan", of_ranked(plan.gap for plan in plans), gap_text),
+        numbers(
+            "gap",
+            "to the first plan",
+            of_ranked(plan.gap for plan in plans),
+            lambda gap: gap_text(gap, objective),
+        ),
         numbers("GPUs", "in use", (plan.workers for plan in plans), lambda v: f"{v:,.0f}"),
         *([] if has_tokens else [numbers("samples/s", "", figures("throughput_samples_per_s"), significant)]),
         numbers("tokens/s per GPU", "", figures("tokens_per_s_per_gpu"), significant),

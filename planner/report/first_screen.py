@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Facts, Heading, Sentence
-from planner.core.numbers import byte_text, duration_text, joined_words, percent, significant
+from planner.core.numbers import byte_text, duration_text, joined_words, percent, percents, significant
 from planner.core.objectives import better_word, shown_costs, with_unit
 from planner.report.figures.kinds import COLOURS, colour_of
 from planner.report.frameworks import is_of_frameworks
@@ -187,14 +187,13 @@ def _filled(plan: RankedPlan) -> str:
 def _parts(plan: RankedPlan) -> str:
     """What the time is made of: the bar, and the largest parts in words."""
     numbers = {word: n for n, word in enumerate(plan.labelled_parts(plan.main))}
+    parts = largest_parts(plan)
+    texts = percents(parts)
     shown = [
-        (word, share, colour_of(word, numbers[word]) if word in numbers else "ink")
-        for word, share in largest_parts(plan).items()
+        (word, share, colour_of(word, numbers[word]) if word in numbers else "ink") for word, share in parts.items()
     ]
     bar = "".join(f'<i class="{colour}" style="width:{_share(share)}"></i>' for _, share, colour in shown)
-    key = "".join(
-        f'<span><b class="{colour}"></b>{escaped(word)} {percent(share)}</span>' for word, share, colour in shown
-    )
+    key = "".join(f'<span><b class="{colour}"></b>{escaped(word)} {texts[word]}</span>' for word, _, colour in shown)
     return f'<div class="bar">{bar}</div><p class="key">{key}</p>' if shown else ""
 
 
@@ -209,7 +208,7 @@ def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
     found = []
     if len(answer.listed) > 1:
         second = answer.listed[1]
-        text = f"{gap_text(second.gap)} ({paid_text(second, answer.objective)}): {second.summary}"
+        text = f"{gap_text(second.gap, answer.objective)} ({paid_text(second, answer.objective)}): {second.summary}"
         found.append((f"Next best: plan {second.rank}", text))
     return [*found, *(role_line(answer, roles, plan) for roles, plan in roles_of(answer))]
 

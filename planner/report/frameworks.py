@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.core.answer import Answer, FrameworkPlan, RankedPlan
-from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
-from planner.core.numbers import byte_text, duration_text, duration_unit, joined_words, percent
+from planner.core.blocks import Block, Column, Facts, Heading, Table
+from planner.core.numbers import byte_text, duration_text, duration_unit, percent
+from planner.core.request import WELL_TUNED
+from planner.report.tables import SURE, fits_columns
 from planner.report.uncertainty import interval_text
 
 # Of the best plan of a framework; none where it has no plan.
@@ -41,11 +43,12 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
 
     plans = tuple(row.reason.partition("\n")[0] if row.answer is None else row.answer.best.summary for row in rows)
     columns = (
-        Column("framework", tuple(row.framework for row in rows), 0, is_text=True),
+        Column("framework", tuple(_name(row) for row in rows), 0, is_text=True),
         Column(f"time per {answer.space.step_word}", of_plan(lambda plan: duration_text(plan.step_time_s)), 0),
         Column("80 % interval", of_plan(_interval), 3),
         Column("behind", cells(lambda row, _: percent(row.behind) if row.behind else ""), 1),
         Column("memory", of_plan(lambda plan: byte_text(plan.memory_bytes_per_gpu)), 2, unit="per GPU"),
+        *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2, below=SURE),
         Column("MFU", of_plan(_mfu), 4),
         Column("GPUs", of_plan(lambda plan: f"{plan.workers:,}"), 6),
         Column("proof", cells(lambda _, found: _proof(found)), 5, is_text=True),
@@ -53,13 +56,10 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
         Column("plan, or why there is none", plans, 0, is_text=True, flexible=True, plans=True),
     )
     shown = [column for column in columns if column.priority == 0 or any(column.cells)]
-    reasons = tuple((row.framework, row.why) for row in rows if row.why)
-    close = [row.framework for row in rows[1:] if row.answer is not None and _overlap(answer.best, row.answer.best)]
-    said = f"The model's error does not tell {rows[0].framework} from {joined_words(close)}: their intervals overlap."
+    reasons = tuple((_name(row), row.why) for row in rows if row.why)
     return [
         Heading(_HEADING),
         Table(columns=tuple(shown), highlight=0),
-        *([Sentence(said)] if close else []),
         *([Facts(reasons)] if reasons else []),
     ]
 
@@ -69,14 +69,12 @@ def is_of_frameworks(heading: Heading) -> bool:
     return heading.text == _HEADING
 
 
+def _name(row: FrameworkPlan) -> str:
+    return "no framework" if row.framework == WELL_TUNED else row.framework
+
+
 def _interval(plan: RankedPlan) -> str:
     return interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
-
-
-def _overlap(first: RankedPlan, other: RankedPlan) -> bool:
-    """Whether the interval of the slower begins before that of the faster ends."""
-    high, low = first.step_time_high_s, other.step_time_low_s
-    return high is not None and low is not None and low < high
 
 
 def _mfu(plan: RankedPlan) -> str:

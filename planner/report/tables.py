@@ -25,6 +25,8 @@ from planner.core.numbers import (
 from planner.core.objectives import better_word, cost_of, cost_text, worse_word
 
 __all__ = [
+    "OTHER",
+    "SURE",
     "assumption_rows",
     "column_maker",
     "compared_words",
@@ -42,18 +44,22 @@ __all__ = [
 ]
 
 _WIDTH = 30
-# Parts of a time that a headline names: so many, and none below this share.
-_NAMED, _LEAST = 4, 0.005
+# What the parts of a time that a headline does not name are called.
+OTHER = "other"
+# A chance of fitting that needs no word.
+SURE = 0.99
+# Parts of a time that a headline names: so many, and none below this share; the rest is said from a share on that shows.
+_NAMED, _LEAST, _SHOWS = 4, 0.005, 0.001
 
 
 def largest_parts(plan: RankedPlan) -> dict[str, float]:
-    """Shares of the largest parts of a plan's time by what people call them, in their order; "other": of the rest, where it counts."""
+    """Shares of the largest parts of a plan's time by what people call them, in their order; "other": of the rest."""
     parts = plan.labelled_parts(plan.main)
     whole = sum(parts.values())
     least = max(_LEAST * whole, sorted(parts.values())[-_NAMED:][0])
     found = {word: value / whole for word, value in parts.items() if value >= least and value > 0.0}
     left = 1.0 - sum(found.values())
-    return found | ({"other": left} if found and left >= _LEAST else {})
+    return found | ({OTHER: left} if found and left >= _SHOWS else {})
 
 
 def waterfall(values: Sequence[float], total: float, width: int = _WIDTH) -> tuple[str, ...]:
@@ -260,38 +266,46 @@ def memory_columns(plans: Sequence[RankedPlan]) -> list[Column]:
     return [memory, *fits_columns(plans, 2)]
 
 
-def fits_columns(plans: Sequence[RankedPlan], priority: int) -> list[Column]:
-    """P(fits) of each plan; nothing where it is not known."""
-    known = [plan.fits_probability for plan in plans if plan.fits_probability is not None]
-    return [column_maker(plans)("P(fits)", lambda plan: chance_text(plan.fits_probability), priority)] if known else []
+def fits_columns(plans: Sequence[RankedPlan | None], priority: int, *, below: float = 1.1) -> list[Column]:
+    """P(fits) of each plan; nothing where it is not known, or of none ``below`` a chance."""
+    chances = [None if plan is None else plan.fits_probability for plan in plans]
+    if all(chance is None or chance >= below for chance in chances):
+        return []
+    cells = ("" if plan is None else chance_text(chance) for plan, chance in zip(plans, chances, strict=True))
+    return [Column("P(fits)", tuple(cells), priority)]
 
 
-def ranked_table(columns: Sequence[Column], plans: Sequence[RankedPlan], *, gap_priority: int = 1) -> Table:
+def ranked_table(
+    columns: Sequence[Column], plans: Sequence[RankedPlan], objective: str, *, gap_priority: int = 1
+) -> Table:
     """Columns of plans between their ranks and how far behind the first they are."""
     ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
     first = plans[0].gap  # below 0 where it is better than those that gaps are measured against
-    gaps = ("-", *(gap_text((1.0 + plan.gap) / (1.0 + first) - 1.0 if first else plan.gap) for plan in plans[1:]))
-    gap = Column(title="gap to", unit="first", cells=gaps, priority=gap_priority)
+    gaps = [(1.0 + plan.gap) / (1.0 + first) - 1.0 if first else plan.gap for plan in plans[1:]]
+    cells = ("-", *(gap_text(gap, objective) for gap in gaps))
+    gap = Column(title="gap to", unit="first", cells=cells, priority=gap_priority)
     return Table(columns=(ranks, *columns, gap), highlight=0)
 
 
-def gap_text(gap: float) -> str:
-    """Write how much slower a plan is than the first.
+def gap_text(gap: float, objective: str) -> str:
+    """Write how much more a plan takes than another, or how much better it is.
 
-    >>> gap_text(0.0), gap_text(0.0312), gap_text(0.00002)
-    ('0 %', '+3.12 %', '<0.01 %')
+    >>> gap_text(0.0, "step_time"), gap_text(0.0312, "step_time"), gap_text(0.00002, "step_time"), gap_text(-0.0783, "money")
+    ('0 %', '+3.12 %', '<0.01 %', '7.8 % cheaper')
     """
     if gap == 0:
         return "0 %"
     if abs(gap) < 1e-4:
         return "<0.01 %"
-    return f"{'+' if gap > 0 else ''}{significant(gap * 100)} %"
+    return f"+{significant(gap * 100)} %" if gap > 0 else f"{percent(-gap)} {better_word(objective)}"
 
 
 def paid_text(plan: RankedPlan, objective: str) -> str:
-    """What a plan takes: the time of a step, what else it is ranked by, and memory."""
+    """What a plan takes: the time of a step, what else it is ranked by, and memory, with P(fits) where that is not `SURE`."""
     cost = cost_text(objective, cost_of(objective, plan.figures), plan)
-    return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}"
+    chance = plan.fits_probability
+    sure = "" if chance is None or chance >= SURE else f", P(fits) {chance_text(chance)}"
+    return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}{sure}"
 
 
 def ratio_text(ratio: float) -> str:

@@ -88,7 +88,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
         return ("", "", "", "", f"No such plan: {point.note}")
     step, used = figures["step_time_s"], figures["memory_bytes_per_gpu"]
     change = step / found.point().figures["step_time_s"] - 1.0
-    said = f"{gap_text(change)} against the plan" if change else "as planned"
+    said = f"{gap_text(change, 'step_time')} against the plan" if change else "as planned"
     rate = f"{significant(figures['throughput_samples_per_s'])} samples/s"
     if "tokens_per_s" in figures:
         rate = f"{significant(figures['tokens_per_s'])} tokens/s, MFU {percent(figures['mfu'])}"

@@ -388,16 +388,16 @@ SearchHead = record(
     Compared,
     Tail,
     AnswerHead,
-    proven_optimal=key(bool, "Whether no plan of the stated space is better than the first."),
+    proven_optimal=key(bool, "Whether no plan of the space is better than the first."),
     proven_top=key(bool, "Whether the list is the best of the space.", default=False),
     bound_s=key(
         Seconds,
-        "No plan of the stated space takes less time per step; of serving, the objective as a time where proven, else 0.",
+        "No plan of the space takes less time per step; of serving, the objective as a time where proven, else 0.",
     ),
     gap=key(Number, "(best - bound) / best, of the objective.", ge=0),
     space_size=key(
         int | None,
-        "Distinct plans in the stated space, exact; may exceed 64 bits. Null: not counted.",
+        "Distinct plans in the space, exact; may exceed 64 bits. Null: not counted.",
         default=None,
         ge=0,
     ),
@@ -513,7 +513,7 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
         "BaselineEntry",
         "One group alone.",
         group=str,
-        plan=key(cost | None, "Its best plan of the stated space; null: nothing was found that fits."),
+        plan=key(cost | None, "Its best plan of the space; null: nothing was found that fits."),
         bound_s=key(Seconds | None, "No plan of that space on the group alone takes less; null: none."),
         mesh=key(
             MeshAloneEntry | None,

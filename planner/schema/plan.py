@@ -226,14 +226,12 @@ else:
         output_tokens_per_s=key(Number | None, "Of serving, all replicas.", default=None),
         memory_bytes_per_gpu=key(Number | None, "Peak memory of the fullest worker, in bytes.", default=None),
         objective=key(Word | None, "What the search made least; the step time where it is left out.", default=None),
-        proven_optimal=key(
-            bool | None, "Whether no plan of the stated space is better by the objective.", default=None
-        ),
+        proven_optimal=key(bool | None, "Whether no plan of the space is better by the objective.", default=None),
         **{
             name: key(Number | None, f"What a step costs, in {cost.unit}, where that is the objective.", default=None)
             for name, cost in with_figures().items()
         },
-        bound_s=key(Number | None, "No plan of the stated space is faster, in seconds.", default=None),
+        bound_s=key(Number | None, "No plan of the space is faster, in seconds.", default=None),
     )
     Provenance = record(
         "Provenance",

@@ -192,7 +192,7 @@ def test_a_fast_plan_is_not_the_cheapest(answer: Any) -> None:
     assert "is cheaper." not in out
     assert "Against the best plan: +" in out
     assert re.search(r", 0\.\d+ USD per M samples on 1 of 8 GPUs of one worker", out)
-    assert "No plan of the stated space is cheaper." in answer(
+    assert "No plan that 'planner optimize' searches is cheaper." in answer(
         "explain", "alexnet", "--gpus", "8", "--objective", "money", "--width", "200"
     )
 

@@ -44,6 +44,10 @@ class LayerwiseReport(SpaceReport):
 
     bottleneck_priority = 7
     data_parallelism = "plain data parallelism"
+    space = (
+        "on any number of GPUs, all numbers of micro-batches, splits of every layer, collectives and pipelines that the rules and what is "
+        "fixed allow (docs/cost-model.md, section 6)"
+    )
 
     def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         return [column for column in super().size_columns(plans) if column.priority == 0]

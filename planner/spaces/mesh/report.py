@@ -46,6 +46,12 @@ def _memory_rows(stages: Sequence[StageRow]) -> list[dict[str, Any]]:
 class MeshReport(SpaceReport):
     """Reports about plans over a device mesh."""
 
+    space = (
+        "on any number of GPUs, all tp, cp, ep, etp, pp, vpp, dp and micro-batches that the rules and what is fixed allow; with and "
+        "without sequence parallelism; schedules, kinds of context parallelism, ZeRO stages and shares of dp, rank orders, recomputation "
+        "(of any number of blocks) and offloads (docs/transformers.md, section 3)"
+    )
+
     def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         column = column_maker(plans)
         return [

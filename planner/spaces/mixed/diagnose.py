@@ -106,7 +106,7 @@ class MixedDiagnosis(Diagnosis):
 
     def missed(self, miss: MixedMiss | None) -> str:
         if miss is None:
-            where = "of the stated space" if self.fixed.is_free else "within what is fixed"
+            where = "that is searched" if self.fixed.is_free else "within what is fixed"
             return f"nothing fits: no plan {where} for a batch of {self.batch}"
         ranked = self.space.rank([miss.plan])[0]
         return f"nothing fits: {miss_text(ranked.summary, ranked, of=f' of {self.space.names[miss.group]}')}"

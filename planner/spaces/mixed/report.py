@@ -29,6 +29,12 @@ _KINDS = {"hardware": "With other hardware, the plan as it is", "plan": "With an
 class MixedReport(SpaceReport):
     """Reports about plans over several kinds of devices."""
 
+    space = (
+        "on any of the groups, pipelines of one kind per part of them, or of two kinds that share groups; all tp inside a node, stages, "
+        "replicas, micro-batches of up to 16 samples, divisions of blocks and shares of the batch, ZeRO 0 and 1, and recomputation that "
+        "what is fixed allows (docs/mixed-gpus.md)"
+    )
+
     def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         column, groups = column_maker(plans), plans[0].groups
 

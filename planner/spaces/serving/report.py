@@ -35,6 +35,10 @@ class ServingReport(SpaceReport):
         "Layer by layer (of one rank: a decoding pass of one group of sequences, a pass that reads prompts)"
     )
     baseline = "replicas of one GPU"
+    space = (
+        "on any number of GPUs, all tp, pp, ep, etp, sequences per replica and ways of reading prompts that the rules and what is fixed "
+        "allow, each with the most replicas (docs/inference.md, section 5)"
+    )
     gap_priority = 2
 
     def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:

@@ -309,6 +309,24 @@ def test_sums_in_another_order_are_no_difference() -> None:
     assert [row.differences for row in comparison.times] == [(0.0, 0.0)] * len(comparison.times)
 
 
+def test_what_is_saved_and_paid_adds_up() -> None:
+    terms = {"compute_s": 5.91, "tp_exposed_s": 3.5, "bubble_s": 0.0}
+    comparison = compare_items([item("a"), item("b", step_time_s=9.41, time_parts=terms)])
+    assert why(comparison, 1).endswith("It saves 500 ms of tensor-parallel communication and 90.0 ms of other parts.")
+
+
+def test_intervals_of_two_frameworks_that_overlap_are_said() -> None:
+    first, second = ({"mode": "training", "model": "net", "framework": name} for name in "ab")
+    ends: dict[str, object] = {"step_time_low_s": 7.0, "step_time_high_s": 12.0}
+    other = item("b", **{**FAST, **ends}, question=second)
+    words = "b is 1.25x faster than a, though within the model's error (the 80 % intervals overlap): 8.00 s"
+    assert why(compare_items([item("a", **ends, question=first), other]), 1).startswith(words)
+    clear = item("a", **{**ends, "step_time_low_s": 12.5}, question=first)
+    assert "error" not in why(compare_items([clear, other]), 1)
+    # Errors of two plans under one framework are mostly the same.
+    assert "error" not in why(compare_items([item("a", **ends), item("b", **{**FAST, **ends})]), 1)
+
+
 def test_equal_plans() -> None:
     comparison = compare_items([item("a"), item("b")])
     assert why(comparison, 1) == "b is as fast as a."

@@ -12,6 +12,8 @@ from planner.core.answer import Answer
 from planner.core.errors import LimitReached, NoFeasiblePlan, SearchInterrupted, UnknownName, UsageError
 from planner.core.request import Request
 from planner.exporters import EXPORTERS, exporter_of
+from planner.report.frameworks import frameworks_blocks
+from planner.report.text import plain_text
 from planner.schema import schema_of
 from planner.spaces import ask
 
@@ -54,6 +56,17 @@ def test_why_names_both(three: planner.SearchResult) -> None:
     assert first.why == ""
     assert f"{first.framework} is" in second.why
     assert f"faster than {second.framework}" in second.why
+
+
+def test_no_framework_is_named_in_words() -> None:
+    found = result_of("deepspeed", "none").raw
+    said = plain_text(frameworks_blocks(found), None)
+    assert "no framework" in said
+    assert "a well-tuned implementation is" in said
+    assert "none" not in said.replace("why there is none", "")
+    assert {row.framework for row in found.frameworks} == {"deepspeed", "none"}
+    (source,) = (one.source for one in found.assumptions if one.name == "framework")
+    assert source == "given, the best of 2"
 
 
 def test_one_framework_is_the_answer_that_it_was() -> None:

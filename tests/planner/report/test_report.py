@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.layerwise.plan import Plan
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import big_count, duration_text, percent, significant, used_of_total
+from planner.core.numbers import big_count, duration_text, percent, percents, significant, used_of_total
 from planner.report.answer import estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
@@ -82,8 +82,8 @@ def test_rounding_is_within_half_a_digit(value: float) -> None:
         (used_of_total(2**20, math.inf), "1.00 MiB"),
         (percent(0.12345), "12.3 %"),
         (percent(None), "n/a"),
-        (gap_text(0.0), "0 %"),
-        (gap_text(0.00312), "+0.312 %"),
+        (gap_text(0.0, "step_time"), "0 %"),
+        (gap_text(0.00312, "step_time"), "+0.312 %"),
     ],
 )
 def test_units(shown: str, text: str) -> None:
@@ -235,13 +235,28 @@ def sentences(result: Answer) -> str:
 
 def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
     proven = sentences(make_result())
-    assert "no plan of the stated space that fits is faster than the first, and these are its 4 best" in proven
+    assert (
+        "none of the 1.23e+22 plans searched (-v says which) that fits is faster than the first, and these are its 4 best"
+        in proven
+    )
     assert "1.23e+22 distinct plans (10^22.1)" in proven
     open_ = sentences(make_result(proven_optimal=False, proven_top=False, bound_s=0.0039, gap=0.025))
     assert "not proven: a plan could be up to 2.5 % faster (no plan takes less than 3.90 ms)" in open_
     early = make_result(proven_optimal=False, proven_top=False, bound_s=0.0, gap=1.0)
     assert "not proven: the search stopped before it had a bound" in sentences(early)
     assert "its 4 best" not in sentences(make_result(proven_top=False))
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).filter(lambda shares: sum(shares) > 0.1))
+def test_what_is_written_of_a_whole_adds_up(shares: list[float]) -> None:
+    whole = sum(shares)
+    texts = percents({str(n): share / whole for n, share in enumerate(shares)})
+    assert sum(round(10 * float(text.removesuffix(" %").removeprefix("<"))) for text in texts.values()) == 1000
+
+
+def test_the_parts_of_the_time_add_up(make_result: MakeResult) -> None:
+    said = sentences(make_result()).partition("(of the time: ")[2].partition(")")[0]
+    assert round(sum(10 * float(share) for share in re.findall(r"([0-9.]+) %", said))) == 1000
 
 
 def test_the_answer_compares_with_data_parallelism(make_result: MakeResult, make_ranked: MakeRanked) -> None:
@@ -287,7 +302,7 @@ def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     assert "+1.00" in text
     first = dataclasses.replace(breakdown.ranked, gap=0.0)
     best = dataclasses.replace(breakdown, ranked=first, best=first)
-    assert "No plan of the stated space is faster." in explained(best)
+    assert "No plan that 'planner optimize' searches is faster." in explained(best)
     # One that does not fit may well be faster.
     more = {"memory_bytes_per_gpu": 2 * first.memory_capacity_bytes}
     full = dataclasses.replace(first, figures={**first.figures, **more}, gap=-0.1)

@@ -214,7 +214,7 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
                 "Best: pp 8",
                 "plan 1 has stages of its own and is",
                 "1 pp 8",
-                "no uniform plan of the stated space that fits is faster than plan 2 (",
+                "uniform plans searched (-v says which) that fits is faster than plan 2 (",
             ],
         ),
         (

@@ -105,9 +105,9 @@ def test_the_calibration_stays_with_the_plan(answer: Ask, tmp_path: Path) -> Non
 def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp_path: Path) -> None:
     text = answer("explain", str(plan))
     assert "Layer by layer" in text
-    assert "No plan of the stated space is quicker." in text
+    assert "No plan that 'planner optimize' searches is quicker." in text
     limited = answer("explain", *QUESTION, "--objective", "latency", "--max-ttft", "10s")
-    assert "No plan of the stated space that keeps the limits is quicker." in limited
+    assert "No plan that 'planner optimize' searches that keeps the limits is quicker." in limited
     worse = tmp_path / "worse.yaml"
     answer("estimate", *QUESTION, "--max-batch", "8", "--export", str(worse))
     found = json.loads(answer("explain", str(worse), "--objective", "latency", "--json"))
