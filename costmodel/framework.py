@@ -253,6 +253,10 @@ class Defaults:
         Its published runs send equally many tokens to every expert.
     casts_in_passes : bool
         Narrow formats are cast for each product, and neither kept nor gathered (`Precision.in_passes`).
+    prefill_tokens : int
+        Tokens of prompts that a pass of an engine reads at most.
+    prefill_alone : bool
+        Its passes that read prompts decode nothing.
     """
 
     sequence_parallel: bool | None = None
@@ -270,6 +274,8 @@ class Defaults:
     offloads: str = ""
     forces_balance: bool = False
     casts_in_passes: bool = False
+    prefill_tokens: int = 8192
+    prefill_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

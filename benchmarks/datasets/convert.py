@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.datasets import collectives, images, kernels, reading, runs
+from benchmarks.datasets import collectives, deployments, images, kernels, reading, runs
 from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.headers import MOST_TITLES, names_below, read_as
 from benchmarks.datasets.published import dataset_of
@@ -50,6 +50,7 @@ _KINDS: tuple[tuple[tuple[tuple[str, ...], ...], RowConverter], ...] = (
         collectives.collective,
     ),
     ((("device",), ("ranks",), ("tokens_per_rank",), ("dispatch_us", "combine_us")), collectives.dispatch),
+    ((("isl",), ("osl",), ("concurrency",), ("device",), ("ttft_ms", "tpot_ms")), deployments.deployment),
     ((("hidden",), ("layers",), ("heads",), *_RUN), _training_run),
     (
         (

@@ -239,7 +239,7 @@ DATASETS: tuple[Dataset, ...] = (
     ),
     Dataset(
         name="serving_kernels",
-        doc="products, attention and collectives on A100 and H100 (ai-dynamo/aiconfigurator, Apache-2.0)",
+        doc="products, attention, collectives and deployments on A100, H100 and H200 (ai-dynamo/aiconfigurator, Apache-2.0)",
         source=r"aiconfigurator",
         adapt=_nothing,
     ),

@@ -369,6 +369,12 @@ _ALL = (
     ),
     _number_of("expert_capacity", "times the mean", "most tokens of an expert where they are dropped or padded", "1"),
     _count("recompute_blocks", "blocks of a stage that are recomputed in full", "all"),
+    # requests that are served
+    _count("prompt", "tokens of a prompt, on average", most=10**8),
+    _count("output", "tokens of an answer, on average", most=10**8),
+    _count(
+        "concurrency", "requests in flight in the whole deployment: as one is answered, the next is sent", most=10**7
+    ),
     # what was measured
     _time("step_time_ms", "a step"),
     _number_of("tokens_per_s_per_gpu", "tokens/s", "throughput of one device"),
@@ -390,6 +396,8 @@ _ALL = (
         "rank of the pipeline whose memory was measured",
         "fullest; nanotron first",
     ),
+    _time("ttft_ms", "time from sending a request to its first token"),
+    _time("tpot_ms", "time per token after the first"),
     _flag("oom", "the run failed: it is scored for feasibility only"),
     _time("forward_ms", "forward pass of a network, without an optimizer step"),
     _time("backward_ms", "backward pass of a network"),

@@ -150,6 +150,23 @@ KINDS: tuple[Kind, ...] = (
         ),
     ),
     Kind(
+        name="deployment",
+        doc="a served network: time to the first token and time per token of so many requests in flight",
+        columns=(
+            ("model",),
+            ("device", "device_file"),
+            ("prompt",),
+            ("output",),
+            ("concurrency",),
+            ("ttft_ms", "tpot_ms"),
+        ),
+        predicts="deployments.predict",
+        example=_example(
+            "model=llama3-70b precision=fp8 device=h100-sxm gpus_per_node=8 gpus=4 framework=vllm tp=4 prompt=1024 output=256 "
+            "concurrency=64 ttft_ms=390 tpot_ms=27.5"
+        ),
+    ),
+    Kind(
         name="plan",
         doc="a training run of a transformer: degrees, batches, step time, memory, or a failure",
         columns=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from planner.measurements.tables import Row, Table, read_table
 
 REFUSED = "refused: a cell is not what its column says"
 _WORST = 10
+# In place of a column: what was measured, where rows have several times.
+FIGURE = "figure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,16 @@ def baseline_factor(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def split_by(outcomes: Sequence[Outcome], column: str) -> dict[str, list[Outcome]]:
-    """Outcomes by the text of a column, numbers in their order; the empty text stands for rows that do not state it."""
+    """Outcomes by the text of a column, numbers in their order; the empty text stands for rows that do not state it.
+
+    By `FIGURE` every time of a row counts where it belongs, without the memory of the row.
+    """
     parts: dict[str, list[Outcome]] = defaultdict(list)
+    if column == FIGURE:
+        for outcome in outcomes:
+            for comparison in outcome.comparisons:
+                parts[comparison.what].append(replace(outcome, comparisons=(comparison,), memory=None))
+        return dict(sorted(parts.items()))
     for outcome in outcomes:
         parts[outcome.row.text(column)].append(outcome)
     return {name: parts[name] for name in sorted(parts, key=_natural)}
@@ -245,7 +255,7 @@ def validate_files(
     files : sequence of str
         Paths of CSV files.
     by : str, optional
-        Column by whose text the rows of each file are scored apart, too.
+        Column by whose text the rows of each file are scored apart, too; or "figure": what was measured of them.
     calibration : LoadedCalibration, optional
         Its factors and error bars; the ``paleo`` preset has none.
     progress : function of (message, share done), optional
@@ -265,7 +275,7 @@ def validate_files(
         except InputFileError as error:
             problems.extend(error.problems)
     columns = {column for _, table in tables for column in table.columns}
-    if by is not None and tables and by not in columns:
+    if by not in (None, FIGURE) and tables and by not in columns:
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
     for n, (name, table) in enumerate(tables):
@@ -292,7 +302,7 @@ def _file_score(
     # One baseline for the file: that of a part of one row would be that row.
     factors = baseline_factor(outcomes), baseline_factor(paleo)
     parts: dict[str, tuple[Score, Score]] = {}
-    if by is not None and by in table.columns:
+    if by is not None and by in (*table.columns, FIGURE):
         pairs = zip(split_by(outcomes, by).items(), split_by(paleo, by).values(), strict=True)
         parts = {text: (score(own, factors[0], models), score(other, factors[1])) for (text, own), other in pairs}
     compared = compared_rows(outcomes)
