@@ -17,7 +17,12 @@ from planner.files.output import write_atomically
 __all__ = ["calibrate", "calibration_name", "validate"]
 
 _VALIDATE = {
-    "by": Option("--by", "COLUMN", "Also score the rows of each file apart by the text of this column, or by figure: what was measured.", panel=OUTPUT),
+    "by": Option(
+        "--by",
+        "COLUMN",
+        "Also score the rows of each file apart by the text of this column, or by figure: what was measured.",
+        panel=OUTPUT,
+    ),
     "calibration": options_of(EstimateOptions)["calibration"],
     "template": Option(
         "--template",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planner.core.errors import UsageError
+from planner.exporters import exporter_of
 
 _PROGRAM = Path(__file__).with_name("parsers.py")
 # Importing a trainer takes up to half a minute on a cold disk.
@@ -85,6 +86,12 @@ def _compared(folder: Path, row: dict[str, Any]) -> Checked:
         for name, value in row["read"].items()
         if value != planned[name] and name not in known
     ]
+    written_for = manifest["target_version"]
     if row["status"] == "accepted" and other:
         row |= {"status": "refused", "message": f"was read as {'; '.join(other)}"}
+    elif row["status"] == "refused" and len(versions := exporter_of(manifest["target"]).VERSIONS) > 1:
+        names = ", ".join(name for name in versions if name != written_for)
+        row |= {
+            "message": f"{row['message']} (the files are for {written_for}; --target-version {names} writes for another)"
+        }
     return Checked(**row)

@@ -344,3 +344,20 @@ def test_check_asks_the_parser_of_the_target(
     assert again.folder is None
     assert "check" in again.to_dict()
     assert planner.export(plan, "deepspeed").check is None
+
+
+def test_a_refusal_names_the_other_versions_of_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    """A stand-in for torchtitan lacks what the newest version has: whoever has an older one is told how to write for it."""
+    package = tmp_path / "packages" / "torchtitan"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    for module in ("config", "distributed"):
+        (package / f"{module}.py").write_text("class ParallelDims: pass\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    plan = _plan_file(tmp_path, dataclasses.replace(PLAN, pp=1, vpp=1, schedule="1f1b"))
+    out, _ = said("export", plan, "--to", "torchtitan", "--check", "-o", tmp_path / "run", code=1)
+    assert "torchtitan: refused" in out
+    assert "(the files are for 2026-08; --target-version v0.3.0, v0.2.2 writes for another)" in " ".join(out.split())

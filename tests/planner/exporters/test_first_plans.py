@@ -11,6 +11,7 @@ import planner
 from planner.api.results import SearchResult
 from planner.exporters.check import check_exports
 from tests.cases import mostly
+from tests.planner.exporters.test_frameworks import TARGETS
 
 # Ten networks, 8 to 16,384 GPUs, five frameworks (each is the name of its exporter, too).
 QUESTIONS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -71,7 +72,7 @@ def test_it_exports_whole_and_is_nearly_the_fastest(target: str, name: str, gpus
 def test_the_real_parser_accepts_it(target: str, tmp_path: Path) -> None:
     folders = []
     for name, gpus in ((name, gpus) for name, counts in QUESTIONS[target].items() for gpus in counts):
-        answer(target, name, gpus).export(target, to=tmp_path / f"{name}-{gpus}")
+        answer(target, name, gpus).export(target, to=tmp_path / f"{name}-{gpus}", target_version=TARGETS[target])
         folders.append(tmp_path / f"{name}-{gpus}")
     checked = check_exports(target, folders, sys.executable)
     if all(answer.status == "not installed" for answer in checked):

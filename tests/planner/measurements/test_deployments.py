@@ -1,4 +1,4 @@
-"""Rows of served networks: predicted as the estimate of the same plan, read as their engines read prompts, refused where they say too little."""
+"""Rows of served networks: predicted as the estimate of the same plan, with prompts read as the engine reads them."""
 
 from __future__ import annotations
 
