@@ -229,7 +229,7 @@ class Defaults:
     recompute : str or None
         "none", "full", or "as_needed": what memory asks for.
     selective : str
-        What selective recomputation runs again (`costmodel.mesh.modules.repeated_share`): "cheap" layers, "modules" that are kernels of
+        What selective recomputation runs again (`costmodel.mesh.modules.repeats_of`): "cheap" layers, "modules" that are kernels of
         their own, or "operators", all but attention and every other product.
     interleaves : bool
         Its runs interleave the chunks of their pipelines, as many as are fastest.

@@ -472,9 +472,8 @@ def add_tensor_parallel(
         start("backward", several * (split & flow.through))
         message = rows_held(layer, shard) * layer.output_shape[0] * width
         total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
-        if workload.framework.defaults.selective == "operators":
-            # Sums that are scattered are kept; those that every rank has are made again.
-            total["selective_s"] += np.where(split, 0.0, exchange("all_reduce", message)) * flow.through
+        if flow.is_checkpointed:  # sums that are scattered are kept; those that every rank has are made again
+            total["selective_s"] += np.where(split, 0.0, exchange("all_reduce", message))
         if flow.through:
             back = message / width * _gathered_width(workload.precision, layer, is_gradient=True)
             total["tp_backward_s"] += np.where(split, exchange("all_gather", back), 0.0)

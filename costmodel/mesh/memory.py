@@ -19,7 +19,18 @@ from costmodel.framework import Selective
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import Division
-from costmodel.mesh.modules import ModuleKind, ModuleTable, RowKeys, repeated_share
+from costmodel.mesh.modules import (
+    ADAPTER_IN,
+    ADAPTER_OUT,
+    DOWN,
+    MATRIX,
+    UP,
+    ModuleKind,
+    ModuleTable,
+    Repeats,
+    RowKeys,
+    repeats_of,
+)
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
@@ -145,7 +156,8 @@ def add_saved_layer(
     if facts.keeps_input:
         entered = _kept_as_read(layer, role, keys, width, assumptions)
         total["saved_bytes"] += entered
-        total["saved_selective_bytes"] += entered * (not facts.keeps_operators)  # else they are gathered again
+        # Operators that are kept do not include what is gathered.
+        total["remade_bytes" if facts.keeps_operators else "saved_selective_bytes"] += entered
     cast = workload.precision.kept.bytes
     narrower = layer.family.cast_elements(layer, shard) * (width - cast)
     extra = (layer.family.saved_elements(layer, shard) * width - narrower) * facts.has_backward
@@ -177,10 +189,13 @@ def add_saved_layer(
     total["chunk_bytes"] += (1.0 - uncut) * at_once * (extra + kept + size) * facts.has_backward
     total["saved_bytes"] += uncut * (extra + kept)
     if facts.keeps_operators:
-        total["saved_selective_bytes"] += _kept_operators(layer, role, keys, shard, facts, (size, extra), width)
-    elif not facts.repeated:
+        chosen, spared = _kept_operators(layer, role, keys, shard, facts, (size, extra, kept), (width, cast))
+    else:
         inside = layer.family.repeated_elements(layer, shard) * cast * facts.has_backward
-        total["saved_selective_bytes"] += uncut * (extra - inside + again)
+        stays = uncut * (facts.repeats.again == 0.0)
+        chosen, spared = stays * (extra - inside + again), stays * (extra - inside + kept)
+    total["saved_selective_bytes"] += chosen
+    total["remade_bytes"] += uncut * (extra + kept) - spared
 
 
 def _kept_operators(
@@ -189,22 +204,40 @@ def _kept_operators(
     keys: RowKeys,
     shard: Shard,
     facts: SavedFacts,
-    sizes: tuple[FloatArray, FloatArray],
-    width: float,
-) -> FloatArray:
-    """What recomputation operator by operator keeps of a layer: the products that do not run again, and what ranks exchanged.
+    sizes: tuple[FloatArray, FloatArray, FloatArray],
+    widths: tuple[float, float],
+) -> tuple[FloatArray, FloatArray]:
+    """What recomputation operator by operator keeps of a layer, and the part of it that the backward pass needs.
 
-    A sum that is scattered over the positions is kept beside the product that it is of, which has all positions of a sequence. So are
-    the tokens that a mixture sends to other ranks, and those that it gets back. ``sizes``: bytes of the output, and what is kept inside.
+    Kept are the products that do not run again, and what ranks exchanged. A sum that is scattered over the positions is kept beside the
+    product that it is of, which has all positions of a sequence; a sum that all ranks have is made again. So are the sums of a matrix and
+    its adapter, whose products nobody needs. Kept of a mixture are the tokens that it sends to other ranks and those that it gets
+    back, and of its shared experts the hidden features and the outputs.
+
+    Parameters
+    ----------
+    sizes : tuple of arrays
+        Bytes of the output, and what the backward pass needs inside and of the output.
+    widths : tuple of float
+        Bytes of an activation, and of one that products keep.
     """
-    size, extra = sizes
+    (size, extra, needed), (width, cast), repeats = sizes, widths, facts.repeats
+    shares = dict(repeats.kept)
     if layer.kind == "moe":
-        tokens = shard.batch * positions_of(layer.output_shape, shard)
-        sent = received(layer.params, tokens, shard) * layer.output_shape[0] * width
-        return np.where(shard.experts > 1, 2.0 * sent, 0.0)
-    is_scattered = role.reduces & (keys.sequence_parallel > 0) & (keys.tp > 1)
+        params, tokens = layer.params, shard.batch * positions_of(layer.output_shape, shard)
+        copies = np.where(shard.experts > 1, received(params, tokens, shard) * layer.output_shape[0], 0.0)
+        inner = shares.get(UP, 0.0) * (params.matrices - 1.0) * np.ceil(params.shared_width / shard.split_out)
+        hidden, outputs = inner * tokens * width, shares.get(DOWN, 0.0) * layer.output_shape[0] * tokens * width
+        return 2.0 * copies * width + hidden + outputs, facts.has_backward * (copies * cast + hidden)
+    is_summed = role.reduces & (keys.tp > 1)
+    is_scattered = is_summed & (keys.sequence_parallel > 0)
     product = np.where(is_scattered, size * keys.tp, size)
-    return np.asarray((1.0 - facts.repeated) * (product + extra) + is_scattered * size)
+    if shares:  # a matrix with an adapter
+        products, inside, direct = shares[MATRIX] + shares[ADAPTER_OUT], shares[ADAPTER_IN] * extra, 0.0
+    else:
+        products, inside, direct = 1.0 - repeats.again, (1.0 - repeats.again) * extra, 1.0 - repeats.again
+    spared = np.where(is_summed, 1.0 * is_scattered, direct) * needed
+    return np.asarray(products * product + inside + is_scattered * size), np.asarray(inside + spared)
 
 
 def _made_with_the_loss(layer: Layer, shard: Shard, facts: SavedFacts, at_once: FloatArray | float) -> FloatArray:
@@ -247,10 +280,10 @@ class SavedFacts:
         The backward pass of another layer reads its output, or its own does.
     needed_again : Use
         The same under selective recomputation, or to run other layers again.
-    repeated : float
-        Share of it that selective recomputation runs again (`repeated_share`).
+    repeats : Repeats
+        What selective recomputation runs again of it.
     keeps_operators : bool
-        Selective recomputation keeps what the rest of it makes, whoever reads it.
+        Selective recomputation keeps what the rest of it makes, whoever reads it: a gradient flows through its block.
     feeds_loss : bool
     """
 
@@ -259,7 +292,7 @@ class SavedFacts:
     reads_again: bool
     kept: Use
     needed_again: Use
-    repeated: float
+    repeats: Repeats
     keeps_operators: bool
     feeds_loss: bool
 
@@ -274,12 +307,13 @@ def _saved_facts(graph: Graph, kind: ModuleKind, selective: Selective) -> list[S
     needs = graph.needs_gradient
     layers = [graph.layers[index] for index in kind.layers]
     reading = [kind.readers(p) for p in range(len(layers))]
-    repeated = [repeated_share(graph, kind, p, selective) for p in range(len(layers))]
+    repeats = repeats_of(graph, kind, selective)
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
-    # A layer that only draws a mask again needs no input for it.
-    again = keeping.copy()
+    keeps_operators = selective == "operators" and any(needs[i] for i in kind.layers)
+    # A layer that only draws a mask again needs no input for it. Checkpointing of operators keeps what enters the block.
+    again = [keeps or keeps_operators for keeps in keeping]
     for p in reversed(range(len(layers))):
-        again[p] |= repeated[p] > 0.0 and any(again[r] for r in reading[p])
+        again[p] |= repeats[p].again > 0.0 and any(again[r] for r in reading[p])
     casts = [layer.kind == "linear" and bool(layer.block) for layer in layers]
 
     def use(p: int, is_read: Sequence[bool]) -> Use:
@@ -295,8 +329,8 @@ def _saved_facts(graph: Graph, kind: ModuleKind, selective: Selective) -> list[S
             reads_again=again[p],
             kept=use(p, keeping),
             needed_again=use(p, again),
-            repeated=repeated[p],
-            keeps_operators=selective == "operators",
+            repeats=repeats[p],
+            keeps_operators=keeps_operators,
             feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
         )
         for p, index in enumerate(kind.layers)
@@ -666,6 +700,8 @@ class _Saved:
         self.row, self.layouts, self.alive, self.is_block = row, layouts, alive, is_block
         self.all = np.where(is_block, table.saved_bytes, 0.0)
         self.selective = np.where(is_block, table.saved_selective_bytes, 0.0)
+        # Not what is kept without recomputation less what is kept with it: that has tensors that only running layers again takes.
+        self.remade = np.where(is_block, table.remade_bytes, 0.0)
         self.inputs = np.where(is_block, table.input_bytes, 0.0)
         self.freed = self.all - self.inputs
         self.all_alive = weigh(layouts.rank_modules, self.all, row) * alive
@@ -683,9 +719,7 @@ class _Saved:
             kept = np.where(
                 kind == _SELECTIVE, weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive, kept
             )
-            again = np.where(
-                kind == _SELECTIVE, np.max(np.maximum(self.all - self.selective, 0.0), axis=1)[self.row][:, None], again
-            )
+            again = np.where(kind == _SELECTIVE, np.max(self.remade, axis=1)[self.row][:, None], again)
             most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
         share = np.zeros_like(kept)
         if np.any(kind == _FULL):

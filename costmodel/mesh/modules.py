@@ -11,6 +11,7 @@ tensor-parallel ranks may lie across the end of a domain, its place. All that pl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -24,18 +25,24 @@ from costmodel.network.layers import ATTENTION
 from costmodel.workload import Workload
 
 __all__ = [
+    "ADAPTER_IN",
+    "ADAPTER_OUT",
+    "DOWN",
+    "MATRIX",
     "MODULE_COLUMNS",
+    "UP",
     "GradientFlow",
     "MeshError",
     "ModuleKind",
     "ModuleRows",
     "ModuleTable",
     "Modules",
+    "Repeats",
     "RowKeys",
     "flow_of",
     "fold",
     "mesh_fault",
-    "repeated_share",
+    "repeats_of",
 ]
 
 
@@ -202,13 +209,19 @@ class GradientFlow:
     to_inputs : bool
         It finds gradients of its inputs: a layer before it is trained.
     again : float
-        Share of the layer that selective recomputation runs again (`repeated_share`), where it has a reason to: its own backward pass, or
-        that of a layer of the module that reads it.
+        Share of the layer that selective recomputation runs again (`repeats_of`), where it has a reason to: its own backward pass, or
+        that of a layer of the module that reads it. Checkpointing of operators runs all of a block again through which a gradient flows.
+    kept : tuple of (int, float)
+        Its kernels of which that keeps a share (`Repeats.kept`).
+    is_checkpointed : bool
+        It is in a block whose operators are checkpointed one by one.
     """
 
     through: bool
     to_inputs: bool
     again: float
+    kept: tuple[tuple[int, float], ...] = ()
+    is_checkpointed: bool = False
 
 
 def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow:
@@ -231,44 +244,89 @@ def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow
 
 def _flow(graph: Graph, kind: ModuleKind, position: int, selective: Selective) -> GradientFlow:
     index, needs = kind.layers[position], graph.needs_gradient
+    repeats = repeats_of(graph, kind, selective)[position]
+    is_checkpointed = selective == "operators" and any(needs[i] for i in kind.layers)
     reading = any(needs[kind.layers[reader]] for reader in kind.readers(position))
+    runs_again = is_checkpointed or needs[index] or reading
     return GradientFlow(
         through=needs[index],
         to_inputs=any(needs[u] for u in graph.producers[index]),
-        again=repeated_share(graph, kind, position, selective) if needs[index] or reading else 0.0,
+        again=repeats.again if runs_again else 0.0,
+        kept=repeats.kept if runs_again else (),
+        is_checkpointed=is_checkpointed,
     )
 
 
+# Places of kernels in the forward pass of a matrix with an adapter, whose products and sum come last (`costmodel.network.layers.linear`),
+# and of a mixture: the first product of the shared experts, their activation, the last one, and the sum over experts (`...mixture`).
+MATRIX, ADAPTER_IN, ADAPTER_OUT = 0, -3, -2
+UP, DOWN = -4, -2
 _NORMS = frozenset({"rms_norm", "layer_norm"})
 
 
-def repeated_share(graph: Graph, kind: ModuleKind, position: int, selective: Selective) -> float:
-    """Share of a layer of a module that selective recomputation runs again instead of keeping what it makes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """What selective recomputation runs again of a layer.
+
+    Attributes
+    ----------
+    again : float
+        Share of it, but for the kernels in ``kept``.
+    kept : tuple of (int, float)
+        Kernels of the forward pass, by place, and the share of each that does not run again: of a matrix with an adapter the matrix and
+        both products of the adapter; of a mixture the first and the last product of its shared experts.
+    """
+
+    again: float
+    kept: tuple[tuple[int, float], ...] = ()
+
+
+def repeats_of(graph: Graph, kind: ModuleKind, selective: Selective) -> tuple[Repeats, ...]:
+    """What selective recomputation runs again of every layer of a module, instead of keeping what it makes.
 
     *cheap* and *modules* are `_is_repeated`. *operators* is what torchtitan does (`Defaults.selective`): of the products of a block, in
     the order in which they run, the outputs of the first, third, ... are kept, needed or not, and so is what fused attention makes.
-    Everything else runs again, and so does a mixture of experts except for the exchanges of its tokens. Queries, keys and values are
-    three products, and the two halves of a gated linear unit are two. Products with a bias are kept (torch,
-    torch/_functorch/partitioners.py: get_default_op_list, compute_intensive_ops has addmm).
+    Everything else runs again, and so does a mixture of experts except for the exchanges of its tokens and for the products of its
+    shared experts, which are counted like those of other layers (torchtitan, models/moe/moe.py: a FeedForward; its router is named in
+    per_op_sac_force_recompute_mm_shapes_by_fqns, and not counted). Queries, keys and values are three products, and the two halves
+    of a gated linear unit are two. An adapter adds two to each, behind it (components/lora.py, LoRALinear.forward). Products with a
+    bias are kept (torch, torch/_functorch/partitioners.py: get_default_op_list, compute_intensive_ops has addmm).
     """
-    if selective != "operators":
-        return float(_is_repeated(graph, kind, position, modules=selective == "modules"))
-    return graph.once(("operators again", kind), lambda: _operators_again(graph, kind))[position]
+    make = _operators_again if selective == "operators" else _layers_again
+    return graph.once(("repeats", kind, selective), lambda: make(graph, kind, selective))
 
 
-def _operators_again(graph: Graph, kind: ModuleKind) -> tuple[float, ...]:
-    found, count = [], 0
+def _layers_again(graph: Graph, kind: ModuleKind, selective: Selective) -> tuple[Repeats, ...]:
+    return tuple(
+        Repeats(again=float(_is_repeated(graph, kind, position, modules=selective == "modules")))
+        for position in range(len(kind.layers))
+    )
+
+
+def _operators_again(graph: Graph, kind: ModuleKind, _: Selective) -> tuple[Repeats, ...]:
+    found, is_kept = [], itertools.cycle((True, False))
     for position, index in enumerate(kind.layers):
         layer = graph.layers[index]
-        if layer.kind != "linear":
-            found.append(float(not (layer.kind in ATTENTION and layer.params.fused)))
-            continue
-        if layer.params.bias:  # addmm, which is not counted, and is in torch's list of operators that are kept
-            found.append(0.0)
-            continue
-        widths = _products(graph, kind, position)
-        found.append(sum(w for n, w in enumerate(widths, count + 1) if n % 2 == 0) / sum(widths))
-        count += len(widths)
+        if layer.kind == "moe" and layer.params.shared_width:
+            first = [next(is_kept) for _ in range(layer.params.matrices - 1)]
+            kept = ((UP, sum(first) / len(first)), (DOWN, float(next(is_kept))))
+            found.append(Repeats(again=1.0, kept=kept))
+        elif layer.kind != "linear":
+            found.append(Repeats(again=float(not (layer.kind in ATTENTION and layer.params.fused))))
+        else:
+            widths = _products(graph, kind, position)
+            names = (MATRIX, ADAPTER_IN, ADAPTER_OUT)[: 3 if layer.lora_rank else 1]
+            # A bias makes it addmm, which is not counted, and is in torch's list of operators that are kept.
+            runs = [[(layer.params.bias and name == MATRIX) or next(is_kept) for name in names] for _ in widths]
+            # Each matrix has an equal share of what an adapter keeps between its products.
+            weights = [[1] * len(widths) if name == ADAPTER_IN else widths for name in names]
+            shares = [
+                sum(np.multiply(w, run)) / sum(w) for w, run in zip(weights, zip(*runs, strict=True), strict=True)
+            ]
+            if layer.lora_rank:
+                found.append(Repeats(again=1.0, kept=tuple(zip(names, map(float, shares), strict=True))))
+            else:
+                found.append(Repeats(again=1.0 - float(shares[0])))
     return tuple(found)
 
 
@@ -370,6 +428,7 @@ class ModuleTable:
     returned_bytes: FloatArray  # the same of their gradients
     saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
     saved_selective_bytes: FloatArray
+    remade_bytes: FloatArray  # the part of saved_bytes that selective recomputation makes again
     entering_bytes: FloatArray  # the module's input
     input_bytes: FloatArray  # the same if full recomputation keeps it: where a gradient flows through the module
     logits_bytes: FloatArray  # the loss and what enters it; not in saved_bytes

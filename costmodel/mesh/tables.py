@@ -526,6 +526,11 @@ def _add_compute(
     if layer.kind in ATTENTION:
         total["attention_forward_s"] += times.forward_s
     total["selective_s"] += flow.again * times.forward_s
+    if flow.kept and work is not None and isinstance(compute, RooflineCompute):
+        kernels = work.forward[0]
+        for place, share in flow.kept:
+            kept = compute.work_times(layer, LayerWork(forward=((kernels[place],),)), shard, needs_input_gradient=False)
+            total["selective_s"] -= share * kept.forward_s
     if not flow.through:
         return np.zeros_like(times.backward_weight_s)
     total["backward_s"] += times.backward_s

@@ -107,7 +107,7 @@ def recompute_of(job: Job) -> Recompute:
 
 
 def _selected_modules(job: Job) -> tuple[str, ...]:
-    """What selective recomputation runs again (`costmodel.mesh.modules.repeated_share`) in the words of Megatron Core.
+    """What selective recomputation runs again (`costmodel.mesh.modules.repeats_of`) in the words of Megatron Core.
 
     Latent attention is fused, and keeps hardly more than the matrices before it make.
     """

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from costmodel.framework import Defaults, Framework
+from costmodel.framework import Defaults, Framework, Selective
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.device import Device
 from costmodel.mesh.detail import layer_rows, stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer
 from costmodel.precision import PRECISIONS
 from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
@@ -458,6 +461,83 @@ def test_experts_run_again_but_not_their_exchanges() -> None:
     plans = [MeshPlan(dp_shard=2, zero_stage=1), MeshPlan(dp_shard=2, zero_stage=1, ep=2)]
     alone, spread = model.rows(MeshBatch.from_plans(plans)).saved_selective_bytes[:, 1]
     assert spread - alone == 2 * POSITIONS * 2 * (2 * FEATURES)
+
+
+def _changed(graph: Graph, **changes: Callable[[Layer], object]) -> Graph:
+    """Every layer with some fields as functions of it say."""
+    made = (replace(each, **{name: of(each) for name, of in changes.items()}) for each in graph.layers)
+    return replace(graph, layers=tuple(made))
+
+
+def test_operators_kept_of_adapters() -> None:
+    """Matrix, first and second product of an adapter are counted one after the other, for each of wq, wk, wv, wo, w1, w3, w2.
+
+    Kept are odd ones of the 21: both wide products of wq, wv, w1 and w2, and the narrow one of wk, wo and w3. Of an adapter of rank 12 the
+    three matrices before attention have 4 each, and both halves of the gated unit 6. Blocks before the first adapter keep nothing.
+    """
+    graph = decoder(blocks=2, features=64, heads=8, kv_heads=2, ffn=224, positions=32)
+    rank = lambda each: 12 if each.kind == "linear" and each.block == "blocks.1" else 0  # noqa: E731
+    graph = _changed(graph, frozen=lambda _: True, lora_rank=rank)
+    model = make.model_of(graph, 1, make.ideal_cluster(memory_bandwidth=1e30), framework=_OPERATORS)
+    rows = model.rows(MeshBatch.from_plans([T1]))
+    kept = 64 + (2 * 64 + 4 + 2 * 16) + (64 + 2 * 8) + 12 + (2 * 224 + 6) + 2 * 64
+    assert rows.saved_selective_bytes[0].tolist()[1:3] == [0.0, 2 * 32 * kept]
+    matrices = 2 * 64 * (16 + 64 + 224)  # wk, wo, w3
+    into = 2 * 64 * (4 + 4 + 6) + 2 * 224 * 12  # wq, wv, w1, w2
+    out = 2 * 12 * (16 + 64 + 224) + (96 + 64 + 448 + 64)  # and the sum of every matrix with its adapter
+    rest = 2 * 4 * 64 + 2 * 64 + 6 * 224
+    assert rows.selective_s[0].tolist()[1:3] == pytest.approx([0.0, 32 * (matrices + into + out + rest) / 1e12])
+
+
+def test_frozen_layers_of_a_trained_block_run_again_too() -> None:
+    graph = decoder(blocks=1)
+    model = make.model_of(graph, 1, make.ideal_cluster(), framework=_OPERATORS)
+    last = _changed(graph, frozen=lambda each: not each.name.endswith("down"))
+    half = make.model_of(last, 1, make.ideal_cluster(), framework=_OPERATORS)
+    plans = MeshBatch.from_plans([T1])
+    assert half.rows(plans).selective_s[0, 1] == pytest.approx(model.rows(plans).selective_s[0, 1])
+
+
+@pytest.mark.parametrize("shared", [0, 48])
+def test_operators_kept_of_shared_experts(shared: int) -> None:
+    """Behind wq, wk, wv and wo, their products are the fifth to seventh: the first and the last are kept, the other half runs again."""
+    graph = decoder(blocks=1, ffn=96, positions=POSITIONS, experts=8)
+    params = lambda each: replace(each.params, shared_ffn=shared) if each.kind == "moe" else each.params  # noqa: E731
+    mixed = _changed(graph, params=params)
+    cluster = make.ideal_cluster(memory_bandwidth=1e30)
+    plain, rows = (
+        make.model_of(net, 1, cluster, framework=_OPERATORS).rows(MeshBatch.from_plans([T1])) for net in (graph, mixed)
+    )
+    kept = bool(shared) * (shared + FEATURES)
+    assert rows.saved_selective_bytes[0, 1] - plain.saved_selective_bytes[0, 1] == 2 * POSITIONS * kept
+    again = 2 * FEATURES * shared + 6 * shared
+    assert rows.selective_s[0, 1] - plain.selective_s[0, 1] == pytest.approx(POSITIONS * again / 1e12)
+
+
+@pytest.mark.parametrize("selective", ["cheap", "modules", "operators"])
+def test_what_is_made_again_is_of_what_nothing_recomputed_keeps(selective: Selective) -> None:
+    """And with what is kept it is at least that; the rest of what is kept only serves to run layers again."""
+    for graph in (make.gpt(), decoder(blocks=1, experts=8), decoder(blocks=1), _frozen_tied(make.gpt())):
+        framework = Framework(defaults=Defaults(selective=selective))
+        model = make.model_of(graph, 8, make.ideal_cluster(), framework=framework)
+        plans = [T1, replace(T1, tp=2), replace(T1, tp=2, sequence_parallel=True)]
+        rows = model.rows(MeshBatch.from_plans(plans))
+        made, kept, saved = (getattr(rows, f"{name}_bytes")[:, 1] for name in ("remade", "saved_selective", "saved"))
+        assert np.all(made >= 0.0)
+        assert np.all(made <= saved)
+        assert np.all(made + kept >= saved)
+
+
+def test_operators_made_again_of_a_block() -> None:
+    """Of a block of Llama 3 8B: what attention and matrices read that no kept product is, and what cheap layers need.
+
+    Nothing recomputed keeps what enters, both norms' outputs, queries, keys and values, attention's output and its sums, the sum
+    before the second norm, both halves and the product of the gated unit. Kept of these are the first, wq's, wv's and w1's outputs, and
+    what attention makes.
+    """
+    graph = load_model("llama3-8b").graph
+    rows = make.model_of(graph, 1, make.ideal_cluster(), framework=_OPERATORS).rows(MeshBatch.from_plans([T1]))
+    assert rows.remade_bytes[0, 1] == 2 * 8192 * (2 * 4096 + 1024 + 4096 + 2 * 14336)
 
 
 def _step_s(recompute: str, **assumed: float) -> float:
