@@ -608,6 +608,8 @@ def _add_launches(
         started = forward + assumptions.expert_launches * each
         # How many tokens each expert gets reaches the host when the router has run: nothing behind it is started ahead. Megatron-LM,
         # megatron/core/transformer/moe/token_dispatcher.py, unless the experts are padded; kernels that read it on the device need no host.
+        # It is waited for again where all of the pass runs again, not in selective_s: recomputing modules leaves the router alone, and
+        # checkpointing of operators keeps what was copied to the host (torchtitan, activation_checkpoint.py: aten._to_copy to the CPU).
         if assumptions.expert_launches and not assumptions.is_padded:
             total["forward_s"] += assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart

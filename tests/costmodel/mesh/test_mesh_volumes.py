@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.framework import NO_FRAMEWORK, Defaults, Framework, Selective
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import library_s
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -372,9 +373,9 @@ def test_groups_of_experts_limit_the_nodes(nodes: int) -> None:
 _FIXED = {"expert_capacity": 1.0, "expert_padding": 1.0}
 
 
-def _model(cluster: Cluster | None = None, **changes: float) -> MeshModel:
+def _model(cluster: Cluster | None = None, framework: Framework = NO_FRAMEWORK, **changes: float) -> MeshModel:
     graph = decoder(blocks=2, experts=_EXPERTS)
-    return make.model_of(graph, 8, cluster or make.ideal_cluster(), replace(make.BARE, **changes))
+    return make.model_of(graph, 8, cluster or make.ideal_cluster(), replace(make.BARE, **changes), framework)
 
 
 def _exposed_s(model: MeshModel, plan: MeshPlan) -> float:
@@ -403,6 +404,27 @@ def test_the_device_waits_for_the_counts_of_tokens() -> None:
     ahead = step_s(expert_launches=0.5, **_FIXED)
     assert step_s(expert_launches=0.5) - ahead == pytest.approx(2 * kernels * launch_s, rel=1e-6)
     assert step_s(expert_launches=0.0) == pytest.approx(step_s(expert_launches=0.0, **_FIXED), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("selective", "recompute", "waits"),
+    [("cheap", "selective", 0), ("modules", "selective", 0), ("operators", "selective", 0), ("cheap", "full", 1)],
+)
+def test_the_counts_are_waited_for_again_where_the_router_runs_again(
+    selective: Selective, recompute: str, waits: int
+) -> None:
+    """Recomputing modules leaves the router alone, and checkpointing of operators keeps what was copied to the host."""
+    slow, launch_s = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5), 1e-3
+    framework = Framework(defaults=Defaults(selective=selective))
+
+    def step_s(recompute: str, spread: float) -> float:
+        plan = MeshPlan(num_micro_batches=1, recompute=recompute, recompute_blocks=2 * (recompute == "full"))
+        model = _model(slow, framework, host_launch_s=launch_s, expert_launches=spread)
+        return float(model.evaluate_plans([plan]).step_time_s[0])
+
+    waited = 2 * (9 + 0.5 * 2 * _EXPERTS) * launch_s
+    found = [step_s(how, 0.5) - step_s(how, 0.0) for how in ("none", recompute)]
+    assert found == pytest.approx([waited, (1 + waits) * waited], rel=1e-6)
 
 
 def test_experts_are_started_one_by_one() -> None:
