@@ -61,9 +61,8 @@ def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]
     # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
     if not isinstance(answer, Answer) or ranked is answer.refined:
         return entry
-    entry["proven_optimal"] = (
-        answer.proof.proven_optimal and ranked.rank == answer.plans[0].rank and answer.fastest is None
-    )
+    optimum = answer.fastest or answer.plans[0]
+    entry["proven_optimal"] = answer.proof.proven_optimal and ranked.plan == optimum.plan
     if not answer.space.bounds_a_time:
         return entry
     # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.

@@ -283,6 +283,16 @@ def test_another_plan_than_the_first_is_written(document: Any, answer: Any, fail
     assert not (tmp_path / "sixth.yaml").exists()
 
 
+def test_the_proven_plan_is_marked_wherever_it_stands(answer: Any, tmp_path: Path) -> None:
+    """The first is the simplest within 1 % of the fastest, which is the second, and proven."""
+    found = {}
+    for rank in (1, 2, 3):
+        path = tmp_path / f"{rank}.yaml"
+        answer("optimize", "alexnet", "--gpus", "4", "--export", str(path), "--pick", str(rank))
+        found[rank] = yaml.safe_load(path.read_text())["prediction"]["proven_optimal"]
+    assert found == {1: False, 2: True, 3: False}
+
+
 def test_plans_on_fewer_gpus_are_marked(answer: Any) -> None:
     """However narrow the terminal is, where counts differ; of plans that all take as many, the column goes early."""
     for options, is_marked in (("--family data --no-diverse", True), ("--fix *:batch=4", False)):
