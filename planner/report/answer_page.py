@@ -14,7 +14,7 @@ from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
-from planner.report.frameworks import frameworks_blocks, is_of_frameworks
+from planner.report.frameworks import frameworks_blocks
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
@@ -153,18 +153,12 @@ def answer_page(
     """
     setting = answer.setting
     title = f"{setting.model} on {setting.cluster}"
-    rest = _after_ranking(blocks)
-    reasons = (
-        [block for block in frameworks_blocks(answer) if isinstance(block, Facts)] if isinstance(answer, Answer) else []
-    )
-    known = [block for block in rest if isinstance(block, Facts) and block not in reasons]
+    compared, others = _of_frameworks(answer, blocks)
+    rest = _after_ranking(others)
+    known = [block for block in rest if isinstance(block, Facts)]
     tables = _by_heading(rest)
     every = [
-        *(
-            [Section(title="Frameworks", parts=tuple(block_html(block) for block in reasons))]
-            if isinstance(answer, Answer) and answer.frameworks
-            else []
-        ),
+        *compared,
         *sections,
         *_sensitivity(answer.sensitivity if isinstance(answer, Estimate) else None),
         Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
@@ -241,15 +235,21 @@ def assembled(
     return page(title, body, style=PLOT_STYLE + _STYLE, scripts=scripts)
 
 
+def _of_frameworks(answer: Answer | Estimate, blocks: Sequence[Block]) -> tuple[list[Section], list[Block]]:
+    """What compares several frameworks or engines as a section of its own, and the other blocks."""
+    compared = frameworks_blocks(answer) if isinstance(answer, Answer) else []
+    parts = tuple(block_html(block) for block in compared if not isinstance(block, Heading))
+    return [Section(title="Frameworks", parts=parts)] if parts else [], [b for b in blocks if b not in compared]
+
+
 def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
     """Everything but the first table, which the page has in its own form, and what terminals show in place of figures and tables here."""
     rest: list[Block] = []
-    seen_table, skipping, after_frameworks = False, "", False
+    seen_table, skipping = False, ""
     for block in blocks:
-        if isinstance(block, Table) and not seen_table and not after_frameworks:
+        if isinstance(block, Table) and not seen_table:
             seen_table, skipping = True, ""
             continue
-        after_frameworks = isinstance(block, Heading) and is_of_frameworks(block)
         if isinstance(block, Heading):
             skipping = next((title for title in _SKIPPED if block.text.startswith(title)), "")
         if not skipping or (isinstance(block, Facts) and _SKIPPED[skipping]):
@@ -421,7 +421,9 @@ def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, liv
     tpot = time_parts("tpot", "What the time per token after the first is made of.", shown, "tpot_s")
     ttft = time_parts("ttft", "What the time to the first token is made of.", shown, "ttft_s")
     fronts = serving_pareto(answer.plans)
+    compared, others = _of_frameworks(answer, blocks)
     sections = [
+        *compared,
         Section(title="Time per token", figures=(tpot,)),
         Section(title="Time to the first token", figures=(ttft,)),
         Section(title="What fills the memory", figures=(memory(shown, answer.space),)),
@@ -433,8 +435,8 @@ def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, liv
         f"serving {setting.model}: prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens on average, "
         f"{setting.precision}, cache in {load.kv_precision}; up to {setting.gpus:,} x {setting.device}; best by {answer.objective}"
     )
-    tables = [block for block in blocks if isinstance(block, Table)]
-    known = [block for block in blocks if isinstance(block, Facts)]
+    tables = [block for block in others if isinstance(block, Table)]
+    known = [block for block in others if isinstance(block, Facts)]
     head = [f'<p class="soft question">{escaped(question)}</p>', *first_screen(answer, blocks, launch)]
     first = [
         '<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>',
