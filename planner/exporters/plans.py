@@ -18,6 +18,7 @@ from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
+from planner.files.loading import load_calibration
 from planner.files.plan_file import changed_inputs
 from planner.question.resolve import resolve
 from planner.spaces.base import space_of
@@ -263,27 +264,42 @@ def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
 
 
 def _other_framework(space: Any, ranked: RankedPlan, target: str) -> tuple[str, ...]:
-    """What becomes of a plan that was made for another framework than the one that is to run it."""
-    framework = space.resolved.workload.framework.name
+    """What becomes of a plan that was made for another framework than the one that is to run it.
+
+    A calibration that was fitted to runs of a framework says nothing of another: both are predicted without it then.
+    """
+    resolved, request, plan = space.resolved, space.request, ranked.plan
+    framework = resolved.workload.framework.name
     if framework in ("", UNKNOWN.name, target):
         return ()
     made = f"the plan was made for {framework}"
-    best = f"'planner optimize' with --framework {target} searches for one of its own"
+    mode = "" if resolved.workload.training else " --mode inference"
+    best = f"'planner optimize{mode}' with --framework {target} searches for one of its own"
+    fitted = "" if request.calibration is None else load_calibration(request.calibration).calibration.framework
+    plain = ""
     try:
-        other = space_of(resolve(dataclasses.replace(space.request, framework=target))).for_plan(ranked.plan)
-        problems = other.broken(ranked.plan)
-        there = other.rank([ranked.plan])[0]
+        if fitted:
+            plain = f" (both without calibration '{request.calibration}', which was fitted to runs of {fitted})"
+            request = dataclasses.replace(request, calibration=None, framework=framework)
+            ranked = space_of(resolve(request)).for_plan(plan).rank([plan])[0]
+        other = space_of(resolve(dataclasses.replace(request, framework=target))).for_plan(plan)
+        problems = other.broken(plan)
+        there = other.rank([plan])[0]
     except PlannerError as error:
         return (f"{made}; {target} does not run its network: {error}",)
     if problems:
         return (f"{made}; {target} does not run it as it is: {'; '.join(problems)}; {best}",)
-    time, memory = (_change(there[name], ranked[name], text) for name, text in _COMPARED)
+    times = _TRAINED if resolved.workload.training else _SERVED
+    figures = [f"{words} {_change(there[name], ranked[name], duration_text)}" for words, name in times.items()]
+    memory = _change(there.memory_bytes_per_gpu, ranked.memory_bytes_per_gpu, byte_text)
     chance = "" if there.fits_probability is None else f", P(fits) {chance_text(there.fits_probability)}"
     fits = "" if there.fits else "; THE PLAN DOES NOT FIT THERE"
-    return (f"{made}; with {target} a step takes {time}, and the fullest GPU needs {memory}{chance}{fits}; {best}",)
+    told = f"{', '.join(figures)}, and the fullest GPU needs {memory}{chance}{plain}"
+    return (f"{made}; with {target} {told}{fits}; {best}",)
 
 
-_COMPARED = (("step_time_s", duration_text), ("memory_bytes_per_gpu", byte_text))
+_TRAINED = {"a step takes": "step_time_s"}
+_SERVED = {"the first token takes": "ttft_s", "each one after it": "tpot_s"}
 
 
 def _change(there: float, here: float, text: Callable[[float], str]) -> str:

@@ -14,7 +14,7 @@ import pytest
 import planner
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
-from planner.core.numbers import byte_text
+from planner.core.numbers import byte_text, duration_text
 from planner.files.plan_file import plan_document, plan_text
 from planner.importers.networks import load_model
 from tests.planner.conftest import about
@@ -195,6 +195,31 @@ def test_a_plan_of_another_framework_warns(tmp_path: Path, said: Any, answer: An
     answer("estimate", *options.replace("arctic-training", "deepspeed").split(), "--export", tmp_path / "own.yaml")
     _, err = said("export", tmp_path / "own.yaml", "--to", "deepspeed", "-o", tmp_path / "own")
     assert "made for" not in err
+
+
+def test_a_serving_plan_of_another_engine_warns(tmp_path: Path, said: Any, answer: Any) -> None:
+    file, plan = tmp_path / "plan.yaml", "llama3-8b --mode inference --framework sglang --gpus 2"
+    answer("estimate", *plan.split(), "-q", "--export", file)
+    _, err = said("export", file, "--to", "vllm", "-o", tmp_path / "run")
+    there = json.loads(answer("estimate", "--plan", file, "--framework", "vllm", "--json", "-q"))["plans"][0]
+    first, each = (duration_text(there[name]) for name in ("ttft_s", "tpot_s"))
+    assert f"with vllm the first token takes {first} as before, each one after it {each} as before, and " in err
+    assert "'planner optimize --mode inference' with --framework vllm searches" in err
+    assert "step" not in err.splitlines()[0]
+
+
+def test_a_calibration_says_nothing_of_another_framework(tmp_path: Path, said: Any, answer: Any) -> None:
+    """It was fitted to runs of the framework of the plan: both are predicted without it."""
+    file, plan = tmp_path / "plan.yaml", "gpt3-1.3b --gpus 8 --batch 64"
+    answer("estimate", *plan.split(), "--calibration", "vtrain", "-q", "--export", file)
+    _, err = said("export", file, "--to", "megatron", "-o", tmp_path / "run")
+    here, there = (
+        json.loads(answer("estimate", *plan.split(), "--framework", name, "--json", "-q"))["plans"][0]
+        for name in ("megatron-deepspeed", "megatron-lm")
+    )
+    times = [duration_text(found["step_time_s"]) for found in (there, here)]
+    assert f"made for megatron-deepspeed; with megatron-lm a step takes {times[0]} in place of {times[1]}" in err
+    assert "(both without calibration 'vtrain', which was fitted to runs of megatron-deepspeed)" in err
 
 
 def test_what_another_framework_does_not_run_is_said(tmp_path: Path, said: Any, answer: Any) -> None:
