@@ -473,16 +473,19 @@ def question_about_plan(
         run = "--from" if values.called is as_flag else "run_from"
         raise UsageError(f"{run} and {values.called('plan')}: each names a plan; leave one of them out")
     notes: list[str] = []
-    stages = ""
+    of_run: dict[str, Any] = {}
     if plan is None:
         given = with_gpus(options, given, values, "gpus")
     if run_from is not None:
         from planner.exporters.runs import Run, with_run
 
         source = run_from[1]
-        given, stages, notes = with_run(given, run_from[0], source if isinstance(source, Run) else Path(source))
+        given, stages, notes, origins = with_run(
+            given, run_from[0], source if isinstance(source, Run) else Path(source)
+        )
+        of_run = {"stages": stages, "origins": origins}
     if plan is None:
-        request = request_of(options, given, values, command_line, stages=stages)
+        request = request_of(options, given, values, command_line, **of_run)
         if "gpus" not in given:
             request = dataclasses.replace(request, gpus=_ranks(request))
         is_run = run_from is not None

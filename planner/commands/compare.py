@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.api.options import EstimateOptions, ExplainOptions, options_of
 from planner.api.readers import SEARCH, Option
@@ -108,17 +108,19 @@ def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bo
     from planner.comparison.read import best_of_question, labels_of, predicted_file, predicted_question
 
     found: list[tuple[str, Predicted]] = []
-    given, stages, options = typed.given, "", _OPTIONS
+    given, options = typed.given, _OPTIONS
     notes: list[str] = []
+    of_run: dict[str, Any] = {}
     if "run_from" in given:
         from planner.exporters.runs import with_run
 
         given = dict(with_gpus(options, given, typed.values, "gpus"))
 
         trainer, file = given["run_from"]
-        given, stages, notes = with_run(given, trainer, Path(file))
+        given, stages, notes, origins = with_run(given, trainer, Path(file))
+        of_run = {"stages": stages, "origins": origins}
         options = options_of(EstimateOptions) | _OPTIONS
-    request: Request = request_of(options, given, typed.values, typed.command_line, stages=stages)
+    request: Request = request_of(options, given, typed.values, typed.command_line, **of_run)
     typed.values.check()
     for note in notes:
         remark(where, note)

@@ -263,6 +263,7 @@ class Request:
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans
     changed: tuple[str, ...] | None = None  # fields asked otherwise than the plan file says; None: there is none
+    origins: Mapping[str, str] = field(default_factory=dict)  # where fields are from that a file of a run states
     # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_chunk, prefill_batch.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -272,13 +273,15 @@ class Request:
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
 
     def source_of(self, field: str, default: str) -> str:
-        """Where a value is from: an option, the plan file that the question is about, or ``default`` where neither states it.
+        """Where a value is from: an option, the plan file or run that the question is about, or ``default`` where none states it.
 
         >>> request = Request(model="alexnet", batch=128, precision="bf16", changed=("precision",))
         >>> request.source_of("precision", "default"), request.source_of("batch", "default"), request.source_of("seq", "model file")
         ('given', 'plan file', 'model file')
+        >>> Request(model="alexnet", precision="bf16", origins={"precision": "train.sh"}).source_of("precision", "default")
+        'train.sh'
         """
-        stated = "given" if self.changed is None or field in self.changed else "plan file"
+        stated = self.origins.get(field, "given") if self.changed is None or field in self.changed else "plan file"
         return default if getattr(self, field) is None else stated
 
     @property

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
 from planner.core.request import AUTO
@@ -209,7 +209,27 @@ def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
 # -- a run and the command line ---------------------------------------------------------------------------------------------
 
 
-def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[dict[str, Any], str, list[str]]:
+class Filled(NamedTuple):
+    """The options of a question about a run.
+
+    Attributes
+    ----------
+    given : dict
+    stages : str
+        `Run.stages`.
+    notes : list of str
+        What was read otherwise than it is written.
+    origins : dict
+        Option -> where its value is from, of those that were not given.
+    """
+
+    given: dict[str, Any]
+    stages: str
+    notes: list[str]
+    origins: dict[str, str]
+
+
+def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> Filled:
     """Fill the options that were not given from a run; the framework is the trainer's, or that of the calibration that is given.
 
     Parameters
@@ -223,8 +243,7 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
 
     Returns
     -------
-    (dict, str, list of str)
-        The options, `Run.stages`, and what was read otherwise than it is written.
+    Filled
 
     Raises
     ------
@@ -240,9 +259,13 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
     started, asked = run.options.get("gpus"), given.get("gpus")
     if started is not None and asked is not None and str(asked).strip() != started:
         run.notes.append(f"--gpus {asked}: the script starts {started}")
-    name = exporter_of(TARGETS_ELSEWHERE.get(trainer, trainer)).FRAMEWORK
-    if str(given.get("framework") or AUTO).strip().lower() == AUTO and given.get("cost_model") != "paleo":
-        given = {**given, "framework": _framework_of_calibration(given.get("calibration")) or name}
+    origins = {}
+    if str(given.get("framework") or AUTO).strip().lower() == AUTO:
+        given = {name: value for name, value in given.items() if name != "framework"}
+        # That of a calibration counts by itself.
+        if given.get("cost_model") != "paleo" and not _framework_of_calibration(given.get("calibration")):
+            given["framework"] = exporter_of(TARGETS_ELSEWHERE.get(trainer, trainer)).FRAMEWORK
+            origins["framework"] = f"--from {trainer}"
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}
     if path is not None and not {"gpus", "dp", "dp_shard", "dp_replicate"} & merged.keys():
@@ -255,7 +278,8 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> tuple[d
         if ranks is not None and all(word.isdecimal() for word in words):
             # Else it is the network's usual batch.
             merged["batch"] = ranks * int(words[0]) * int(words[1])
-    return merged, run.stages, run.notes
+    whose = {name: path.name for name in merged if name not in given} if path is not None else {}
+    return Filled(merged, run.stages, run.notes, {**whose, **origins})
 
 
 def _framework_of_calibration(calibration: str | None) -> str:

@@ -107,7 +107,7 @@ def check_round_trip(
         if name in by_hand and (getattr(plan, name) != getattr(MeshPlan(), name) or name.startswith(("dp", "micro")))
     }
     asked = {"model": model, "framework": framework, "gpus": plan.workers, "batch": plan.global_batch, **said}
-    filled, stages, notes = with_run(
+    filled, stages, notes, _ = with_run(
         {name: value if isinstance(value, bool) else str(value) for name, value in asked.items()}, trainer, path
     )
     values = Values()

@@ -176,7 +176,7 @@ def test_misspelt_settings_with_lists_are_errors(tmp_path: Path) -> None:
         ({"framework": "auto"}, "megatron-lm"),
         ({"framework": "megatron-lm-2021"}, "megatron-lm-2021"),
         ({"framework": "none"}, "none"),
-        ({"calibration": "vtrain"}, "megatron-deepspeed"),  # whose runs it was fitted to
+        ({"calibration": "vtrain"}, None),  # that of the runs that it was fitted to, as wherever no framework is named
         ({"calibration": "no-such"}, "megatron-lm"),
         ({"cost_model": "paleo"}, None),  # has none
     ],
@@ -185,8 +185,25 @@ def test_a_run_is_predicted_under_its_trainers_framework(
     given: dict[str, str], framework: str | None, tmp_path: Path
 ) -> None:
     path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16")
-    filled, _, _ = with_run({**given, "gpus": "8"}, "megatron", path)
-    assert filled.get("framework") == framework
+    filled = with_run({**given, "gpus": "8"}, "megatron", path)
+    assert filled.given.get("framework") == framework
+    assert filled.origins.get("framework") == ("--from megatron" if framework == "megatron-lm" else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ("", "framework megatron-lm (--from megatron)"),
+        ("--framework deepspeed", "framework deepspeed (given)"),
+        ("--calibration vtrain", "framework megatron-deepspeed (calibration)"),
+    ],
+)
+def test_where_the_framework_of_a_run_came_from_is_said(options: str, source: str, tmp_path: Path, answer: Any) -> None:
+    path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16")
+    question = ["estimate", "gpt3-1.3b", "--from", "megatron", str(path), "--gpus", "8", *options.split()]
+    text = " ".join(answer(*question, "-v").split())
+    assert source in text
+    assert "global batch 16 (train.sh)" in text
 
 
 @pytest.mark.parametrize("command", ["estimate llama3-8b", "optimize llama3-8b", "compare --model llama3-8b"])
