@@ -6,6 +6,7 @@ Files are read as text: nothing in them is ever executed. To add a reader, write
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -269,7 +270,11 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> Filled:
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}
     if path is not None and not {"gpus", "dp", "dp_shard", "dp_replicate"} & merged.keys():
-        raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs it runs on; add --gpus N")
+        merged["gpus"] = _size_of_cluster(given.get("cluster"), path)
+        origins["gpus"] = "size of the cluster"
+        run.notes.append(
+            f"--gpus {merged['gpus']}: all of the cluster; {path.name} does not say how many GPUs it runs on"
+        )
     ranks = _data_parallel_ranks(merged)
     if ranks == 1 and "zero" not in given and str(merged.get("cp", 1)) == "1":
         merged["zero"] = "0"  # one rank has nothing to share
@@ -280,6 +285,19 @@ def with_run(given: Mapping[str, Any], trainer: str, run: Path | Run) -> Filled:
             merged["batch"] = ranks * int(words[0]) * int(words[1])
     whose = {name: path.name for name in merged if name not in given} if path is not None else {}
     return Filled(merged, run.stages, run.notes, {**whose, **origins})
+
+
+def _size_of_cluster(cluster: Any, path: Path) -> str:
+    """Devices of a cluster with a size, where neither an option nor the file of a run says how many there are."""
+    from planner.files.loading import load_cluster
+
+    most = None
+    if cluster is not None:
+        with contextlib.suppress(PlannerError):  # one that cannot be loaded is reported with the question
+            most = load_cluster(cluster).cluster.max_devices
+    if most is None:
+        raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs it runs on; add --gpus N")
+    return str(most)
 
 
 def _framework_of_calibration(calibration: str | None) -> str:

@@ -18,6 +18,7 @@ from planner.cli import run
 from planner.core.errors import InputFileError, PlannerError, UnknownName
 from planner.exporters.export import make_export
 from planner.exporters.runs import RUNS, read_run, sizes_of_network, with_run
+from planner.files.resources import bundled
 from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE, PLAIN_PIPELINE
@@ -204,6 +205,15 @@ def test_where_the_framework_of_a_run_came_from_is_said(options: str, source: st
     text = " ".join(answer(*question, "-v").split())
     assert source in text
     assert "global batch 16 (train.sh)" in text
+
+
+def test_a_run_takes_the_size_of_the_cluster(tmp_path: Path, said: Any) -> None:
+    run = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16 --tensor-model-parallel-size 2")
+    text = bundled("clusters")["dgx-h100"].read_text(encoding="utf-8")
+    cluster = _file(tmp_path, text.replace("{name: infiniband, ", "{name: infiniband, size: 2, "), "own.yaml")
+    out, err = said("estimate", "gpt3-1.3b", "--from", "megatron", str(run), "--cluster", str(cluster), "--json")
+    assert json.loads(out)["plans"][0]["workers"] == 16
+    assert "--gpus 16: all of the cluster; train.sh does not say how many GPUs it runs on" in err
 
 
 @pytest.mark.parametrize("command", ["estimate llama3-8b", "optimize llama3-8b", "compare --model llama3-8b"])
