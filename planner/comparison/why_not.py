@@ -224,8 +224,8 @@ def _best_with(space: PlanSpace, progress: Progress | None) -> _Meant:
 
 def _rules(space: PlanSpace, error: Exception) -> tuple[str, ...]:
     """What the settings break, whatever the best plan with them has for those that are open; else what the search says."""
-    diagnosis = space.diagnosis()
-    return (() if diagnosis is None else tuple(diagnosis.contradictions())) or tuple(str(error).splitlines())
+    contradictions = tuple(space.diagnosis().contradictions()) if space.diagnoses_options else ()
+    return contradictions or tuple(str(error).splitlines())
 
 
 # -- the nearest legal plans ------------------------------------------------------------------------------------------------

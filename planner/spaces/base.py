@@ -122,6 +122,8 @@ class PlanSpace(AnswerSpace):
 
     declared: ClassVar[Mapping[str, Figure]]
     usual_objective: ClassVar[str] = "step_time"
+    # Whether a diagnosis tells without a search that options leave no legal plan.
+    diagnoses_options: ClassVar[bool] = False
     # Whether options can spell out a whole plan.
     has_exact_plans: ClassVar[bool] = True
 
@@ -213,13 +215,14 @@ class PlanSpace(AnswerSpace):
             return SearchInterrupted(None)
         return no_plan_in_time() if outcome.out_of_time else self.nothing_fits(outcome)
 
-    def diagnosis(self) -> Diagnosis | None:
-        """What tells whether options leave a legal plan; None where only a search can."""
-        return None
+    def diagnosis(self) -> Diagnosis:
+        """What says why there is no plan, and whether options leave a legal one."""
+        found: Diagnosis = self.module("diagnose").DIAGNOSIS(self)
+        return found
 
     def nothing_fits(self, outcome: Any) -> Exception:
         """Say why no plan of the space fits, and what would."""
-        error: Exception = self.module("diagnose").DIAGNOSIS(self).nothing_fits(outcome.nearest_miss)
+        error: Exception = self.diagnosis().nothing_fits(outcome.nearest_miss)
         return error
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
@@ -460,8 +463,8 @@ class PlanSpace(AnswerSpace):
 
     def is_possible(self) -> bool:
         """Whether a legal plan may obey the options; a search tells for certain."""
-        diagnosis = self.diagnosis()
-        if diagnosis is not None:
+        if self.diagnoses_options:
+            diagnosis = self.diagnosis()
             return not diagnosis.is_empty(diagnosis.fixed)
         if not self.has_exact_plans:
             return True

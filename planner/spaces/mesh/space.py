@@ -59,7 +59,6 @@ from strategies.mesh.settings import DISTINCT, MeshOutcome, MeshSettings
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.core.what_if import WhatIf
-    from planner.spaces.diagnose import Diagnosis
     from strategies.limits import Progress
 
 __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
@@ -142,6 +141,7 @@ class MeshPlanSpace(PlanSpace):
     known: tuple[MeshPlan, ...] = ()
 
     name = "mesh"
+    diagnoses_options = True
     declared = MESH_FIGURES
     names_roles = True
 
@@ -154,10 +154,6 @@ class MeshPlanSpace(PlanSpace):
 
     def refuse_contradiction(self) -> None:
         self.diagnosis().refuse_contradiction()
-
-    def diagnosis(self) -> Diagnosis:
-        found: Diagnosis = self.module("diagnose").DIAGNOSIS(self)
-        return found
 
     def settings(self) -> MeshSettings:
         """Limits of the search that the question asks for."""

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from costmodel.timeline import Tracks
-    from planner.spaces.diagnose import Diagnosis
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
@@ -114,6 +113,7 @@ class ServingPlanSpace(PlanSpace):
     kv_precision: str
 
     name = "serving"
+    diagnoses_options = True
     declared = SERVING_FIGURES
     usual_objective = "throughput"
     predicted = ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s", "memory_bytes_per_gpu")
@@ -331,10 +331,6 @@ class ServingPlanSpace(PlanSpace):
 
     def broken(self, plan: ServingPlan) -> list[str]:
         return broken_serving_rules(self.shape, plan)
-
-    def diagnosis(self) -> Diagnosis:
-        found: Diagnosis = self.module("diagnose").DIAGNOSIS(self)
-        return found
 
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
         """The plan that the options spell out on exactly the GPUs of the question.
