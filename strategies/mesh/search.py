@@ -121,7 +121,7 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
             runs[0].evaluator.keep(MeshBatch.from_plans(settings.known))
         if counted:
             for run in runs:
-                run.seed()
+                run.seed(names_miss=names_miss and len(runs) == 1)
         for run in runs:
             run.settle(names_miss=names_miss and len(runs) == 1)
         if names_miss and len(runs) > 1 and not np.isfinite(incumbents.best):
@@ -292,7 +292,7 @@ class _Run:
                     self._remember_miss(batch, self.modes.needs(batch))
             position, size = position + size, min(2 * size, _NODES)
 
-    def seed(self) -> None:
+    def seed(self, *, names_miss: bool) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
 
         A smaller corner of it comes first: its plans are found quickly, and rule out most of the larger one.
@@ -302,7 +302,7 @@ class _Run:
         for restriction in (corner.narrowed(), corner):
             part = replace(settings, restriction=restriction, gap=max(settings.gap, _SEED_GAP))
             run = _Run(space=MeshSpace.of(self.space.model, part), incumbents=self.incumbents, clock=self.clock)
-            run.settle(names_miss=restriction is corner)
+            run.settle(names_miss=names_miss and restriction is corner)
             self.outcome.out_of_time = run.outcome.out_of_time
             self.outcome.nearest_miss = run.outcome.nearest_miss
 
