@@ -161,12 +161,18 @@ class Rules:
         Pipeline schedules that are searched, of `costmodel.schedules`.
     groups : str
         A name of `GROUPS`: which groups of interleaved micro-batches it takes.
+    vocabulary_multiple : int
+        Tensor-parallel ranks have equal shares of a vocabulary that is padded to a multiple of it; 0: of any.
+    whole_blocks : bool
+        They have whole blocks of the numbers that share a scale, where weights are kept in a narrow format.
     """
 
     refusals: tuple[Refusal, ...] = ()
     version: str = ""
     schedules: tuple[str, ...] = USUAL_SCHEDULES
     groups: str = "whole"
+    vocabulary_multiple: int = 0
+    whole_blocks: bool = False
 
     def of(self, version: str | None = None) -> tuple[Refusal, ...]:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""

@@ -21,6 +21,7 @@ from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
+from costmodel.precision import Precision
 from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, VPP
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
@@ -50,6 +51,9 @@ class NetworkShape:
     fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
     groups: str = "whole"  # of interleaved micro-batches (`costmodel.mesh.framework_rules.GROUPS`)
     schedules: tuple[str, ...] = SCHEDULES  # that the framework has
+    # What it gives to ranks in whole pieces: how many there are, and of what; for tp, and for etp.
+    pieces: tuple[tuple[int, str], ...] = ()
+    expert_pieces: tuple[tuple[int, str], ...] = ()
     cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
@@ -60,8 +64,9 @@ class NetworkShape:
         global_batch: int,
         framework: Framework = NO_FRAMEWORK,
         cluster: Cluster | None = None,
+        precision: Precision | None = None,
     ) -> NetworkShape:
-        """Collect the numbers."""
+        """Collect the numbers; ``precision``: that of weights which are served."""
         heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
         causal = False
         for kind in modules.kinds:
@@ -94,8 +99,55 @@ class NetworkShape:
             fewest_micro_batches=framework.rules.fewest_micro_batches,
             groups=framework.rules.groups,
             schedules=tuple(framework.rules.runs("schedule", SCHEDULES)),
+            pieces=_pieces(graph, framework, sorted(widths), precision),
+            expert_pieces=_blocks(sorted(expert_widths), framework, precision, "moe"),
             cluster=cluster,
         )
+
+
+def _pieces(
+    graph: Graph, framework: Framework, widths: Sequence[int], precision: Precision | None
+) -> tuple[tuple[int, str], ...]:
+    """Rows of the padded vocabulary, and blocks of matrices, of which tensor-parallel ranks have equally many."""
+    multiple = framework.rules.vocabulary_multiple
+    rows = sorted({layer.params.num_embeddings for layer in graph.layers if layer.kind == "embedding"})
+    padded = [-(-count // multiple) * multiple for count in rows] if multiple else []
+    # Heads of keys and values are columns, which only blocks of both dimensions cut; whole blocks to a head are repeated with it.
+    heads = {
+        layer.params.kv_heads * layer.params.head_dim: layer.params.head_dim
+        for layer in graph.layers
+        if layer.kind == "self_attention" and layer.params.kv_heads and layer.params.head_dim
+    }
+    block = _block_of(framework, precision, "linear")
+    is_square = block > 0 and precision is not None and (precision.stored or precision.operand).weight_block > 0
+    cut = [width for width, size in heads.items() if is_square and size % block]
+    return (
+        *((count, f"the {count:,} rows of the padded vocabulary") for count in padded),
+        *_blocks([*widths, *cut], framework, precision, "linear"),
+    )
+
+
+def _block_of(framework: Framework, precision: Precision | None, kind: str) -> int:
+    """Numbers of a row of a matrix that share a scale and stay together; 0: it does not matter."""
+    if (
+        not framework.rules.whole_blocks
+        or precision is None
+        or precision.kind != "narrow"
+        or kind not in precision.covers
+    ):
+        return 0
+    kept = precision.stored or precision.operand
+    # Mixtures with scales per row are padded, or read with smaller blocks.
+    return kept.block if kept.block > 1 and (kind == "linear" or kept.weight_block) else 0
+
+
+def _blocks(
+    widths: Sequence[int], framework: Framework, precision: Precision | None, kind: str
+) -> tuple[tuple[int, str], ...]:
+    """Blocks of matrices of these widths; one that has no whole number of them cannot be split."""
+    block = _block_of(framework, precision, kind)
+    counted = [(width, width // block if width % block == 0 else 1) for width in widths] if block else []
+    return tuple((count, f"the blocks of {block} of a width of {width:,}") for width, count in counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

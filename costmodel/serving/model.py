@@ -19,6 +19,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.modules import Modules, fold
+from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
@@ -101,6 +102,12 @@ class ServingModel:
     assumptions: ServingAssumptions
     module_bytes: tuple[float, ...]  # weights of every kind of module
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def shape(self) -> NetworkShape:
+        """What rules about degrees refer to."""
+        workload = self.workload
+        return NetworkShape.of(workload.graph, self.modules, 1, workload.framework, precision=workload.precision)
 
     @classmethod
     def build(

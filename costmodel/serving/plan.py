@@ -8,7 +8,7 @@ One documented predicate per rule says what makes a plan legal. Those of degrees
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -208,6 +208,16 @@ def _experts_fill(shape: NetworkShape, c: Columns) -> BoolArray:
     return np.asarray((ranks % c["tp"] == 0) & ((c["tp"] * c["dp"]) % ranks == 0))
 
 
+def _in_whole_pieces(pieces: Sequence[tuple[int, str]], degree: IntArray) -> BoolArray:
+    whole = [count % degree == 0 for count, _ in pieces]
+    return np.asarray(np.logical_and.reduce([np.ones(len(degree), dtype=np.bool_), *whole]))
+
+
+def _pieces_message(framework: str, name: str, degree: int, pieces: Sequence[tuple[int, str]]) -> str:
+    cut = [words for count, words in pieces if count % degree]
+    return f"{name} {degree} does not divide {' and '.join(cut)}, of which {framework} gives ranks equally many"
+
+
 SERVING_RULES: tuple[Rule, ...] = (
     *(rule for rule in RULES if rule.fields and set(rule.fields) <= _DEGREES),
     Rule(
@@ -228,6 +238,20 @@ SERVING_RULES: tuple[Rule, ...] = (
         message=lambda s, v: (  # noqa: ARG005
             f"ep {v['ep']} x etp {v['etp']} must be tp {v['tp']}, or a multiple of it that divides tp x dp = {v['tp'] * v['dp']}"
         ),
+    ),
+    Rule(
+        name="framework-pieces",
+        fields=("tp",),
+        doc="tp divides what the engine gives to ranks in whole pieces: the padded vocabulary, blocks of numbers that share a scale",
+        test=lambda s, c: _in_whole_pieces(s.pieces, c["tp"]),
+        message=lambda s, v: _pieces_message(s.framework, "tp", v["tp"], s.pieces),
+    ),
+    Rule(
+        name="framework-expert-pieces",
+        fields=("etp",),
+        doc="etp divides the blocks of numbers that share a scale in the matrices of experts",
+        test=lambda s, c: _in_whole_pieces(s.expert_pieces, c["etp"]),
+        message=lambda s, v: _pieces_message(s.framework, "etp", v["etp"], s.expert_pieces),
     ),
     Rule(
         name="encoder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from costmodel.fields import assumption
+from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.network.graph import Graph
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import CONTEXT_BYTES
@@ -58,6 +59,7 @@ class ServingWorkload:
     output_tokens: int  # the first comes out of the prefill, every other out of a decoding pass
     precision: Precision = PRECISIONS["bf16"]
     kv_bytes: float = 2.0  # of an element of the cache
+    framework: Framework = NO_FRAMEWORK
     context_bytes: int = CONTEXT_BYTES
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 

@@ -141,14 +141,15 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.prefill_chunk:
-        # The budget of a pass counts the tokens that are decoded in it, too.
-        budget = plan.prefill_chunk * plan.prefill_batch + plan.group_batch
+        # The budget of a pass counts the tokens that are decoded in it, too, and is no less than --max-num-seqs (SchedulerConfig).
+        budget = max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
     account.impossible(
         "prefill_chunk",
         "vLLM adds decoded tokens to the passes that read prompts; whole prompts are written, mixed with them",
     )
-    budget = max(plan.prefill_batch * job.prompt_tokens, length)  # at least the longest request, or vLLM refuses
+    # At least the longest request and one token per sequence, or vLLM refuses.
+    budget = max(plan.prefill_batch * job.prompt_tokens, length, plan.max_batch)
     return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
 
 

@@ -116,6 +116,12 @@ class RulesEntry(FileModel):
         default=False, strict=True, description="all stages have as many devices, and all replicas as many samples"
     )
     whole_nodes: bool = Field(default=False, strict=True, description="it starts equally many processes on all nodes")
+    vocabulary_multiple: int = Field(
+        default=0, ge=0, description="of serving: tp divides the vocabulary, padded to a multiple of it; 0: any tp does"
+    )
+    whole_blocks: bool = Field(
+        default=False, strict=True, description="of serving: tp cuts no block of numbers that share a scale"
+    )
     refuses: tuple[RefusalEntry, ...] = Field(default=(), description="settings that do not go together")
     version: Text = Field(default="", description="version of the exporter's target that plans are made for")
     source: Source
@@ -131,7 +137,12 @@ class RulesEntry(FileModel):
         refused = [entry.to_domain(self.source) for entry in self.refuses]
         refusals = (*missing, *kept, *refused)
         return Rules(
-            refusals=refusals, version=self.version, schedules=self.schedules or USUAL_SCHEDULES, groups=self.groups
+            refusals=refusals,
+            version=self.version,
+            schedules=self.schedules or USUAL_SCHEDULES,
+            groups=self.groups,
+            vocabulary_multiple=self.vocabulary_multiple,
+            whole_blocks=self.whole_blocks,
         )
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:

@@ -218,8 +218,7 @@ def search_serving(
     """
     clock = Clock(limit_s=settings.wall_s)
     outcome = ServingOutcome()
-    shape = NetworkShape.of(model.workload.graph, model.modules, 1)
-    outline = outlines(shape, model.workload.prompt_tokens, settings)
+    outline = outlines(model.shape, model.workload.prompt_tokens, settings)
     numbers = [
         batches_of(int(pp), int(least), settings) for pp, least in zip(outline.pp, outline.prefill_batch, strict=True)
     ]

@@ -90,6 +90,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             output_tokens=request.output_tokens or DEFAULT_OUTPUT_TOKENS,
             precision=precision,
             kv_bytes=FORMATS[kv].bytes,
+            framework=framework,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
     except (ServingError, MeshError) as error:
@@ -97,7 +98,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     return ServingPlanSpace(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(graph, model.modules, 1),
+        shape=model.shape,
         capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
         kv_precision=kv,
     )

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.framework import NO_FRAMEWORK
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.modules import RowKeys
+from costmodel.mesh.modules import RowKeys, fold
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.tables import module_table
 from costmodel.network.graph import Graph
+from costmodel.precision import PRECISIONS
 from costmodel.serving.plan import (
     SERVING_MEMORY_PARTS,
     TPOT_PARTS,
@@ -26,9 +28,13 @@ from costmodel.serving.plan import (
 )
 from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
+from planner.files.loading import load_framework
+from planner.importers.networks import load_model
 from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model
 from tests.networks import spec
-from tests.strategies.mesh.networks import workload_of
+from tests.strategies.mesh.networks import decoder, workload_of
+
+VLLM = load_framework("vllm").framework
 
 # -- by hand ------------------------------------------------------------------------------------------------------------
 
@@ -371,15 +377,56 @@ def test_uneven_experts_cost_where_ranks_have_some_of_their_own() -> None:
 )
 def test_rules_name_what_is_wrong(plan: ServingPlan, words: str) -> None:
     found = model(large())
-    shape = NetworkShape.of(found.workload.graph, found.modules, 1)
+    shape = found.shape
     messages = broken_serving_rules(shape, plan)
     assert any(words in message for message in messages), messages
     assert not broken_serving_rules(shape, P(tp=8, pp=4, dp=3, max_batch=7))
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "legal"),
+    [
+        # 13,696 = 107 blocks of 128.
+        ("qwen1.5-14b", "w4a16", (1,)),
+        ("qwen1.5-14b", "bf16", (1, 2, 4, 8)),
+        ("qwen1.5-14b", "nvfp4", (1, 2, 4, 8)),  # 856 blocks of 16
+        # 18,944 = 148 blocks, 28 heads of 128 and 4 of keys and values.
+        ("qwen2.5-7b", "fp8-blockwise", (1, 2, 4)),
+        # 8,960 = 70 blocks, 12 heads and 2 of keys and values of 128, repeated from tp 4 on.
+        ("qwen2.5-1.5b", "fp8-blockwise", (1, 2)),
+    ],
+)
+def test_an_engine_cuts_no_blocks(name: str, precision: str, legal: tuple[int, ...]) -> None:
+    """vLLM refuses input sizes that are not aligned with the blocks of the weights; others may pad."""
+    graph, number_format = load_model(name).graph, PRECISIONS[precision]
+    usual, engine = (
+        NetworkShape.of(graph, fold(graph), 1, framework, precision=number_format) for framework in (NO_FRAMEWORK, VLLM)
+    )
+    found = [degree for degree in (1, 2, 4, 8) if not broken_serving_rules(engine, P(tp=degree))]
+    assert tuple(found) == legal
+    assert not any(broken_serving_rules(usual, P(tp=degree)) for degree in legal)
+
+
+def test_an_engine_cuts_no_blocks_of_experts() -> None:
+    """2,048 features of an expert of DeepSeek-V3 are 16 blocks."""
+    graph = load_model("deepseek-v3").graph
+    shape = NetworkShape.of(graph, fold(graph), 1, VLLM, precision=PRECISIONS["fp8-blockwise"])
+    assert [count for count, _ in shape.expert_pieces] == [16]
+    assert "etp 32 does not divide the blocks of 128" in " ".join(broken_serving_rules(shape, P(tp=32, etp=32)))
+
+
+def test_an_engine_pads_the_vocabulary() -> None:
+    """vLLM pads 152,000 rows to 2,375 x 64, which tp 3 does not divide; 2,400 x 64 it does."""
+    for rows, said in ((152_000, "tp 3 does not divide the 152,000 rows of the padded vocabulary"), (153_570, "")):
+        graph = decoder(blocks=1, features=192, heads=3, kv_heads=3, ffn=192, vocabulary=rows)
+        messages = broken_serving_rules(NetworkShape.of(graph, fold(graph), 1, VLLM), P(tp=3))
+        assert said in " ".join(messages)
+        assert bool(messages) is bool(said)
+
+
 def test_experts_must_fill_the_ranks() -> None:
     found = model(large(experts=8, ffn=4096))
-    shape = NetworkShape.of(found.workload.graph, found.modules, 1)
+    shape = found.shape
     assert not broken_serving_rules(shape, P(tp=4, ep=2, etp=2))
     assert not broken_serving_rules(shape, P(tp=2, ep=8, dp=4))
     assert any("multiple" in m for m in broken_serving_rules(shape, P(tp=4, ep=2)))

@@ -337,6 +337,21 @@ def test_what_the_trainer_of_hugging_face_is_told() -> None:
     assert "trainer" not in make_export(PLAIN_PIPELINE, "deepspeed").account.by_hand
 
 
+@pytest.mark.parametrize(
+    ("plan", "tokens"),
+    [
+        (
+            ServingPlan(pp=4, max_batch=1024, prefill_chunk=256),
+            1024,
+        ),  # a group of 256 decodes beside 256: fewer than 1024
+        (ServingPlan(pp=2, max_batch=256, prefill_chunk=512), 640),
+    ],
+)
+def test_vllm_has_a_token_for_every_sequence(plan: ServingPlan, tokens: int) -> None:
+    """It refuses fewer --max-num-batched-tokens than --max-num-seqs (SchedulerConfig.verify_max_model_len)."""
+    assert f"--max-num-batched-tokens {tokens}\n" in make_export(serving_job(plan), "vllm").files["serve.sh"]
+
+
 def test_vllm_without_nf4() -> None:
     export = make_export(serving_job(ServingPlan(tp=8, max_batch=64, prefill_chunk=512), precision="nf4"), "vllm")
     assert "reads no nf4" in export.account.cannot["precision"]
