@@ -61,6 +61,8 @@ class Efficiency:
         device is its own host.
     cache_bytes : float
         Of what a kernel reads and writes, what stays in caches when it is timed over and over.
+    cache_speedup : float
+        Rate of what stays there over that of a long stream from memory.
     pool_fraction : float
         Rate of max-pooling over that of other element-wise kernels: below 1 where it uses no vector instructions.
     tile_half : float
@@ -120,6 +122,7 @@ class Efficiency:
     memory_overlap: float = 1.0
     host_overlap: float = 1.0
     cache_bytes: float = 0.0
+    cache_speedup: float = 1.0
     pool_fraction: float = 1.0
     tile_half: float = 32.0
     depth_half: float = 32.0
@@ -150,6 +153,8 @@ class Efficiency:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number above 0 and up to 1")
             if item.name.endswith("_overlap") and not 0.0 <= value <= 1.0:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0 to 1")
+            if item.name == "cache_speedup" and value < 1.0:
+                raise EfficiencyError(f"{item.name} is {value}, expected a number from 1")
             if item.name != "source" and not (math.isfinite(value) and value >= 0.0):
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0")
 

@@ -49,7 +49,6 @@ from costmodel.hardware.device import USUAL_LANES, Device
 from costmodel.hardware.efficiency import Efficiency, EfficiencyError
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
-from costmodel.network.layers.pooling import CACHE_OVER_MEMORY
 from costmodel.precision import Optimizer, Precision
 
 __all__ = [
@@ -164,8 +163,9 @@ def kernel_time_s(
 
     Notes
     -----
-    ``time = launch + max(compute, memory) + (1 - memory_overlap) min(compute, memory)`` with
-    ``memory = bytes / (bandwidth memory_fraction)``.
+    ``time = launch + max(compute, memory) + (1 - memory_overlap) min(compute, fetched)`` with
+    ``fetched = (bytes - held) / (bandwidth memory_fraction)`` and ``memory = fetched + held / (cache_speedup bandwidth memory_fraction)``;
+    ``held``: what caches hold of a kernel that ran just before, at most ``cache_bytes``, else nothing.
 
     Examples
     --------
@@ -193,7 +193,8 @@ def kernel_time_s(
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
     held = np.minimum(moved, efficiency.cache_bytes) if is_warm else 0.0
-    memory_s = (moved - (1.0 - 1.0 / CACHE_OVER_MEMORY) * held) / device.stream_bytes_per_s
+    charged_bytes = moved - (1.0 - 1.0 / efficiency.cache_speedup) * held
+    memory_s = charged_bytes / device.stream_bytes_per_s
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
     is_product = gemm is not None and tiling != "depthwise"
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
@@ -223,8 +224,9 @@ def kernel_time_s(
     if window is not None and efficiency.window_bytes:
         compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
     work_s = np.maximum(compute_s, memory_s)
-    if efficiency.memory_overlap < 1.0 and not is_warm:
-        work_s = work_s + (1.0 - efficiency.memory_overlap) * np.minimum(compute_s, memory_s)
+    if efficiency.memory_overlap < 1.0:  # what the caches hold is there when it is needed
+        fetched = np.divide(moved - held, charged_bytes, out=np.zeros_like(moved), where=charged_bytes > 0.0)
+        work_s = work_s + (1.0 - efficiency.memory_overlap) * np.minimum(compute_s, fetched * memory_s)
     return np.asarray(launches * (device.launch_overhead_s + work_s))
 
 

@@ -127,6 +127,7 @@ def test_a_calibration_may_find_a_processor_faster_than_its_nominal_clock(tmp_pa
     assert faster.best("fp32") > 2.0e9 * 64
     assert faster.stream_bytes_per_s == pytest.approx(2.0 * device.stream_bytes_per_s)
     assert device.efficiency.memory_overlap == 0.0  # as the bundled processor, which this is compared with
+    assert device.efficiency.cache_speedup * device.stream_bytes_per_s == pytest.approx(65e9, rel=0.01)
 
 
 def test_a_limited_container() -> None:
