@@ -96,16 +96,12 @@ def search_part(cache: CostCache, settings: SearchSettings) -> Outcome:
     return run.finish()
 
 
-def _silent(word: str, fraction: float) -> None:
-    pass
-
-
 class _Run:
     """State of one search."""
 
     def __init__(self, cache: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
         self.cache, self.settings = cache, settings
-        self.report = progress or _silent
+        self.report: Progress = progress or (lambda _word, _fraction: None)
         self.workload = cache.workload
         self.clock = Clock(limit_s=settings.wall_s)
         self.pool = Pool(cache, settings)

@@ -78,12 +78,6 @@ class MemoryModes:
             return _NONE, 0, 0
         return kinds[0], 0, 0
 
-    @property
-    def plain_on_host(self) -> MemoryMode:
-        """The same with the optimizer on the host, which may update sooner than the device."""
-        kind, _, activations = self.plain
-        return kind, 1, activations
-
     def plainly(self, batch: MeshBatch) -> MeshBatch:
         """Plans with the recomputation of the plain mode."""
         kind = self.plain[0]

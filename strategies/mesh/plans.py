@@ -249,7 +249,7 @@ class PlanEvaluator:
             fits = self._memory_bytes(plain.take(left), pipeline[left]) <= self.settings.capacity_bytes
             fitting = plain.take(left[fits])
             self.keep(fitting)
-            if self.modes.plain_on_host in modes:
+            if (self.modes.plain[0], 1, 0) in modes:  # the host may update sooner
                 some = fitting.take(np.flatnonzero(self.least_score(least_s[left[fits], 1], fitting) < self.goal()))
                 self.keep(replace(some, offload_optimizer=np.ones(len(some), dtype=np.int64)))
             # Recomputation, and activations on the host, take longer: what fits is settled, unless computing devices cost more.

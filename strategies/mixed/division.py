@@ -302,7 +302,8 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, 
     """
     times = problem.forward_s + problem.backward_s
     sweep = _Sweep(problem, times, limit_s, most_states)
-    bound = sweep.first_bound_s
+    m, stages = problem.num_micro_batches, len(times)
+    bound = float(makespan_bound_s(m, stages, sweep.longest[0, 0], sweep.total[0, 0], sweep.backward_share))
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
     ends, is_complete = sweep.run(clock)
@@ -358,12 +359,6 @@ class _Sweep:
         self.longest, self.total = least_bottleneck(times)
         self.backward_share = backward_share(problem)
         self.open_s = _open_ends_s(problem, times)
-
-    @property
-    def first_bound_s(self) -> float:
-        """No division takes less."""
-        m, stages = self.problem.num_micro_batches, len(self.times)
-        return float(makespan_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
 
     def run(self, clock: Clock) -> tuple[IntArray, bool]:
         """Ends of the stages (n, S), and whether nothing was dropped."""

@@ -222,10 +222,6 @@ class Pricing:
         enough = np.flatnonzero(most >= float(prices.sum()) * (1 - EQUAL))
         return float(enough[0] if len(enough) else len(most)) * self.unit, found
 
-    def bin_of(self, load: float) -> int:
-        """Bin of a load; sets within the load are found up to it."""
-        return min(self.last_bin, int(np.floor(load / self.unit + _ALMOST)))
-
 
 # Weight of the best prices so far in the prices that are tried.
 _SMOOTHING = 0.5
@@ -310,7 +306,9 @@ class Columns:
                     self.bound = max(self.bound, proven)
 
     def _decide(self, load: float, clock: Clock) -> Cover | None:
-        target = self._guess.bin_of(load)
+        target = min(
+            self._guess.last_bin, int(np.floor(load / self.width + _ALMOST))
+        )  # sets up to it are within the load
         for t, own in enumerate(self._guess.sets):
             for members in longest_intervals(own.graph, own.frontier.order, (target + 0.5) * self.width):
                 self.add(t, members)

@@ -122,14 +122,13 @@ class TooWideError(ValueError):
 
 @dataclass(slots=True)
 class _Input:
-    """One table used by a step, with its axes in the order (own node, *nodes)."""
+    """A message used by a step."""
 
     nodes: tuple[int, ...]  # positions in the step's scope
-    table: FloatArray | None  # fixed (edges), already indexed by the step's joint classes
-    message: int = -1  # or the step that wrote it
-    axes: tuple[int, ...] = ()  # how to turn the message to (own node, *nodes)
-    index: tuple[IntArray, ...] | None = None  # joint class -> class of the message, per axis; None = the same
-    groups: tuple[Partition, ...] = ()  # the inverse, to send totals back
+    message: int  # the step that wrote it
+    axes: tuple[int, ...]  # how to turn it to (own node, *nodes)
+    index: tuple[IntArray, ...] | None  # joint class -> class of the message, per axis; None = the same
+    groups: tuple[Partition, ...]  # the inverse, to send totals back
 
 
 class _Bucket:
@@ -250,7 +249,7 @@ class Elimination:
                 axes = tuple(own_nodes.index(u) for u in (bucket.node, *nodes))
                 same = all(np.array_equal(i, np.arange(p.count)) for i, p in zip(index, parts, strict=True))
                 groups = () if same else tuple(Partition(i, p.count) for i, p in zip(index, parts, strict=True))
-                bucket.inputs.append(_Input(where, None, table, axes, None if same else index, groups))
+                bucket.inputs.append(_Input(where, table, axes, None if same else index, groups))
             else:
                 fixed = np.ascontiguousarray(table[np.ix_(*index)])
                 bucket.fixed[where] = bucket.fixed[where] + fixed if where in bucket.fixed else fixed

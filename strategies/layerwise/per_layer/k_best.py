@@ -45,10 +45,11 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays, ranges
 from costmodel.tolerances import ROUNDING
+from strategies.layerwise.dominance import undominated
 from strategies.layerwise.per_layer.elimination import Partition, TooWideError
 from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FlatTables
-from strategies.limits import Clock
+from strategies.limits import UNLIMITED, Clock
 
 __all__ = [
     "CompletionBound",
@@ -378,7 +379,7 @@ def search_labels(
         state, additive, lag, memory, charged = steps.decide(i, labels[-1])
         lowest = bound(i, state, additive, lag, charged)
         kept = np.flatnonzero(lowest <= limit)
-        kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
+        kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept], clock)]
         total += len(kept)
         if total > max_labels and len(kept) > beam:
             complete = False
@@ -389,15 +390,17 @@ def search_labels(
     return labels[::-1], complete
 
 
-def pareto(group: IntArray, first: FloatArray, second: FloatArray, third: FloatArray) -> IntArray:
-    """Positions of the points that no other point of their group equals or beats in all three coordinates.
-
-    Exact when the third coordinate is the same for all; otherwise some beaten points may stay. Sorted by group.
+def pareto(
+    group: IntArray, first: FloatArray, second: FloatArray, third: FloatArray, clock: Clock = UNLIMITED
+) -> IntArray:
+    """Positions of the points that no other point of their group equals or beats in all three coordinates; sorted by group.
 
     Parameters
     ----------
     group : array of int, shape (points,)
     first, second, third : arrays, shape (points,)
+    clock : Clock
+        Past its limit some beaten points may stay.
 
     Returns
     -------
@@ -411,57 +414,13 @@ def pareto(group: IntArray, first: FloatArray, second: FloatArray, third: FloatA
     """
     if not len(group):
         return np.zeros(0, dtype=np.int64)
-    flat = bool((third == third[0]).all())
-    order = np.lexsort((second, first, group)) if flat else np.lexsort((third, second, first, group))
-    ordered = group[order]
+    if not (third == third[0]).all():
+        return undominated(group, np.stack((first, second, third), axis=1), clock=clock)
+    order = np.lexsort((second, first, group))
     # Groups count downwards, so that a running minimum never carries over from one group to the next.
-    block = (ordered[-1] - ordered) * len(group)
-    if flat:
-        return order[_improves(block, second[order])]
-    for weight in (0.0, 1.0, 0.1, 10.0, np.inf):
-        order, block = _drop_beaten(order, block, second, third, weight)
-    for back in (1, 2, 3, 5, 8, 13):
-        order, block = _drop_behind(order, block, second, third, back)
-    return order
-
-
-def _ranks(values: FloatArray) -> IntArray:
-    return np.unique(values, return_inverse=True)[1]
-
-
-def _improves(block: IntArray, values: FloatArray) -> IntArray:
-    """Positions whose value is below all earlier ones of their group."""
-    code = block + _ranks(values)
+    code = (group[order[-1]] - group[order]) * len(group) + np.unique(second[order], return_inverse=True)[1]
     lowest = np.minimum.accumulate(code)
-    return np.flatnonzero(np.concatenate(([True], code[1:] < lowest[:-1])))
-
-
-def _drop_beaten(
-    order: IntArray, block: IntArray, second: FloatArray, third: FloatArray, weight: float
-) -> tuple[IntArray, IntArray]:
-    """Compare every point with the earlier one of its group that has the least weighted sum."""
-    b, c = second[order], third[order]
-    spread_b, spread_c = float(np.ptp(b)) or 1.0, float(np.ptp(c)) or 1.0
-    mixed = c if np.isinf(weight) else (b - b.min()) / spread_b + weight * ((c - c.min()) / spread_c)
-    code = block + _ranks(mixed)
-    lowest = np.minimum.accumulate(code)
-    # Position of the point that set the running minimum before each point.
-    setter = np.maximum.accumulate(np.where(code == lowest, np.arange(len(code)), 0))
-    rival = np.concatenate(([0], setter[:-1]))
-    beaten = (rival < np.arange(len(code))) & (block[rival] == block) & (b[rival] <= b) & (c[rival] <= c)
-    return order[~beaten], block[~beaten]
-
-
-def _drop_behind(
-    order: IntArray, block: IntArray, second: FloatArray, third: FloatArray, back: int
-) -> tuple[IntArray, IntArray]:
-    """Compare every point with the one ``back`` places earlier."""
-    if len(order) <= back:
-        return order, block
-    b, c = second[order], third[order]
-    beaten = np.zeros(len(order), dtype=bool)
-    beaten[back:] = (block[:-back] == block[back:]) & (b[:-back] <= b[back:]) & (c[:-back] <= c[back:])
-    return order[~beaten], block[~beaten]
+    return order[np.flatnonzero(np.concatenate(([True], code[1:] < lowest[:-1])))]
 
 
 CHUNK_PAIRS = 4_000_000

@@ -35,8 +35,7 @@ and g increases with D, so ``D + c`` of a cut is at most (`most_downstream_s` so
 A stage before it is late if those after it take long, so both together exclude far more than ``m t_s`` alone. Since Y falls at
 least half as fast as C, ``T >= C - 2 (Y - D - c)``.
 
-Depths may be put together in a few levels, which only lowers H and raises Y. One table serves every smaller cluster, and every lower
-threshold.
+Depths may be put together in a few levels, which only lowers H and raises Y. A table serves every lower threshold.
 """
 
 from __future__ import annotations
@@ -173,11 +172,6 @@ class Levels:
         """Level of each depth; depths past the greatest count as the greatest."""
         return np.searchsorted(self.first, depth, side="right") - 1
 
-    @property
-    def wide(self) -> IntArray:
-        """Levels of more than one depth: the next depth may be of the same level."""
-        return np.flatnonzero(self.last > self.first)
-
 
 def depth_levels(most_depth: int, most_levels: int) -> Levels:
     """Each depth its own level, but the last of at most so many levels has all that are left.
@@ -253,71 +247,6 @@ _CHUNK = 1 << 17  # entries looked at together: 1 MiB each
 _MOST_ENTRIES = 1 << 26  # replica counts, cuts, levels and workers: some seconds, and mostly one in ten is ever reached
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamTable:
-    """H and Y of the module's notes for the plans below a threshold."""
-
-    problem: PartitionProblem
-    threshold_s: float
-    counts: IntArray  # (K,), replicas of the rows
-    levels: Levels
-    upstream: RowTable  # H and -Y by the workers before it
-    # G and -Z by the workers before a stage of row k that starts at the cut, plus r_k; the level is 0 for a stage with none after
-    # it, else 1 + the stage's own level.
-    entered: RowTable
-
-    def serves(self, problem: PartitionProblem, threshold_s: float) -> bool:
-        """Whether the bounds hold for plans of a problem below a threshold.
-
-        They do if the problem is this table's own, or has the same layers and fewer workers and replica counts.
-        """
-        own, size = self.problem, len(problem.replica_counts)
-        if problem is own:
-            return threshold_s <= self.threshold_s
-        per_row = (
-            "replica_counts",
-            "forward_s",
-            "backward_s",
-            "update_s",
-            "exchange_s",
-            "static_bytes",
-            "activation_bytes",
-        )
-        pairs = [(getattr(own, name)[:size], getattr(problem, name)) for name in per_row]
-        pairs += [
-            (getattr(own, name)[:size, :size], getattr(problem, name)) for name in ("cut_forward_s", "cut_backward_s")
-        ]
-        return (
-            threshold_s <= self.threshold_s
-            and problem.num_workers <= own.num_workers
-            and problem.num_micro_batches == own.num_micro_batches
-            and problem.uses_all_workers == own.uses_all_workers
-            and problem.memory_capacity_bytes <= own.memory_capacity_bytes
-            and all(np.array_equal(a, b) for a, b in pairs)
-        )
-
-    def before(
-        self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """G and Z for stages that start at layers `first`, their replicas, stages after them, workers before them."""
-        level = np.searchsorted(self.levels.first, depth, side="right")
-        upstream_s, downstream_s = self.entered.at(np.searchsorted(self.counts, counts), first, level, left + counts)
-        return upstream_s, -downstream_s
-
-    def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> tuple[FloatArray, FloatArray]:
-        """H and Y for cuts before layers `first`, replicas of the stages that end there, stages after, workers before it."""
-        upstream_s, downstream_s = self.upstream.at(
-            np.searchsorted(self.counts, counts), first, self.levels.of(depth), left
-        )
-        return upstream_s, -downstream_s
-
-    def least_s(self, downstream_s: FloatArray, most_s: FloatArray) -> FloatArray:
-        """Bound on the step of plans with ``D + c = downstream_s`` where Y (or Z) is ``most_s``; inf for plans past the threshold."""
-        if np.isinf(self.threshold_s):
-            return np.where(most_s > downstream_s, -np.inf, np.inf)
-        return np.where(most_s > downstream_s, self.threshold_s - 2.0 * (most_s - downstream_s), np.inf)
-
-
 def build_upstream(
     problem: PartitionProblem,
     threshold_s: float,
@@ -349,40 +278,22 @@ def build_upstream(
     entries = (problem.num_layers + 1) * max(len(tables.counts), 1) * (problem.num_workers + 1)
     most_levels = min(most_levels, most_depth, _MOST_ENTRIES // entries)
     while most_levels > 0:
+        table = UpstreamTable(problem, tables, depth_levels(most_depth, most_levels), threshold_s)
         try:
-            return _build(problem, tables, threshold_s, depth_levels(most_depth, most_levels), clock)
+            return table if table.fill_all(clock) else None
         except TableFullError:
             most_levels //= 2
     return None
 
 
-def _build(
-    problem: PartitionProblem, tables: Tables, threshold_s: float, levels: Levels, clock: Clock
-) -> UpstreamTable | None:
-    """The table with these levels; None if time ran out."""
-    builder = _Builder(problem, tables, levels, threshold_s / SAFETY)
-    if not builder.run(clock):
-        return None
-    if not problem.uses_all_workers:
-        builder.upstream.accumulate()
-        builder.entered.accumulate()
-    return UpstreamTable(
-        problem=problem,
-        threshold_s=threshold_s,
-        counts=tables.counts,
-        levels=levels,
-        upstream=builder.upstream,
-        entered=builder.entered,
-    )
-
-
-class _Builder:
-    """The arrays of the dynamic program; Y and Z with the opposite sign, so that all are at their least."""
+class UpstreamTable:
+    """H and Y of the module's notes for the plans below a threshold; Y and Z with the opposite sign, so that all are at their least."""
 
     def __init__(self, problem: PartitionProblem, tables: Tables, levels: Levels, threshold_s: float) -> None:
-        self.tables, self.levels, self.threshold_s = tables, levels, threshold_s
+        self.tables, self.levels, self.threshold_s, self.limit_s = tables, levels, threshold_s, threshold_s / SAFETY
+        self.uses_all_workers = problem.uses_all_workers
         self.m, self.workers = problem.num_micro_batches, problem.num_workers
-        self.starts = stage_starts(problem, tables, threshold_s)
+        self.starts = stage_starts(problem, tables, self.limit_s)
         rows = np.searchsorted(problem.replica_counts, tables.counts)
         forward_s = problem.cut_forward_s[np.ix_(rows, rows)]
         backward_s = problem.cut_backward_s[np.ix_(rows, rows)]
@@ -397,19 +308,46 @@ class _Builder:
         self.needed = np.maximum.accumulate(workers_needed(tables, self.starts)[:-1])
         self.most = problem.num_workers - workers_downstream(tables, self.starts)
         size = (len(tables.counts), problem.num_layers + 1, len(levels))
-        self.upstream = RowTable(*size, num_workers=self.workers, planes=2)  # H, -Y
-        # As `UpstreamTable` describes it. No stage can stand before the greatest depth.
+        self.upstream = RowTable(*size, num_workers=self.workers, planes=2)  # H and -Y by the workers before it
+        # G and -Z by the workers before a stage of row k that starts at the cut, plus r_k; the level is 0 for a stage with none after
+        # it, else 1 + the stage's own level. No stage can stand before the greatest depth.
         self.entered = RowTable(*size[:2], size[2] + 1, num_workers=self.workers, planes=2)
         # Least over the workers, (K, D + 1, L + 1).
         self.least_entered_s = np.full((2, size[0], size[2] + 1, size[1]), np.inf)
 
-    def run(self, clock: Clock) -> bool:
+    def before(
+        self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """G and Z for stages that start at layers `first`, their replicas, stages after them, workers before them."""
+        level = np.searchsorted(self.levels.first, depth, side="right")
+        upstream_s, downstream_s = self.entered.at(
+            np.searchsorted(self.tables.counts, counts), first, level, left + counts
+        )
+        return upstream_s, -downstream_s
+
+    def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> tuple[FloatArray, FloatArray]:
+        """H and Y for cuts before layers `first`, replicas of the stages that end there, stages after, workers before it."""
+        upstream_s, downstream_s = self.upstream.at(
+            np.searchsorted(self.tables.counts, counts), first, self.levels.of(depth), left
+        )
+        return upstream_s, -downstream_s
+
+    def least_s(self, downstream_s: FloatArray, most_s: FloatArray) -> FloatArray:
+        """Bound on the step of plans with ``D + c = downstream_s`` where Y (or Z) is ``most_s``; inf for plans past the threshold."""
+        if np.isinf(self.threshold_s):
+            return np.where(most_s > downstream_s, -np.inf, np.inf)
+        return np.where(most_s > downstream_s, self.threshold_s - 2.0 * (most_s - downstream_s), np.inf)
+
+    def fill_all(self, clock: Clock) -> bool:
         """Fill all cuts; False if time ran out."""
         with np.errstate(invalid="ignore"):
             for i in range(1, len(self.needed)):
                 if clock.is_over:
                     return False
                 self.fill(i)
+        if not self.uses_all_workers:
+            self.upstream.accumulate()
+            self.entered.accumulate()
         return True
 
     def fill(self, i: int) -> None:
@@ -427,8 +365,8 @@ class _Builder:
         entered = through_cut(self.cut_s[i], *here)
         for x, (value, least) in enumerate(zip(entered, self.least_entered_s, strict=True)):
             deeper = np.concatenate([value, np.full((len(value), 1, value.shape[2]), np.inf)], axis=1)
-            for level in self.levels.wide.tolist():
-                np.minimum(deeper[:, level + 1], value[:, level], out=deeper[:, level + 1])
+            if self.levels.last[-1] > self.levels.first[-1]:  # the next depth may be of the same level
+                np.minimum(deeper[:, -1], value[:, -1], out=deeper[:, -1])
             least[:, :, i] = deeper.min(axis=2)
             entered[x] = deeper
         self.entered.put(i, entered, low, counts)
@@ -438,7 +376,7 @@ class _Builder:
         tables, counts = self.tables, self.tables.counts
         back_s = self.least_back_s[:, i]
         forward_s, backward_s, after_s = tables.forward_s[:, i], tables.backward_s[:, i] + back_s, tables.after_s[:, i]
-        slack_s = (self.threshold_s - self.m * (forward_s + backward_s) - after_s)[:, None]
+        slack_s = (self.limit_s - self.m * (forward_s + backward_s) - after_s)[:, None]
         single, both = most_downstream_s(forward_s[:, None], backward_s[:, None], self.levels.last, self.m)
         downstream_s = np.minimum(slack_s + single, 0.5 * (slack_s + both)) + back_s[:, None]
         row, level = np.nonzero(
@@ -463,7 +401,7 @@ class _Builder:
         backward_s = tables.backward_s[:, i, None] - tables.backward_s[:, begins] + back_s
         length_s = self.stage_s[:, i, None] - self.stage_s[:, begins]
         # What must stay below the threshold besides G, which has the transfer into the stage once.
-        slack_s = self.threshold_s - self.m * (forward_s + backward_s) + np.where(np.isfinite(in_s), in_s, 0.0)
+        slack_s = self.limit_s - self.m * (forward_s + backward_s) + np.where(np.isfinite(in_s), in_s, 0.0)
         single, both = most_downstream_s(forward_s[:, None], backward_s[:, None], self.levels.last[:, None], self.m)
         slack_s, back_s = slack_s[:, None], back_s[:, None]
         single, both = slack_s + single + back_s, 0.5 * (slack_s + both) + back_s

@@ -322,7 +322,7 @@ def proves_none_below(problem: PartitionProblem, tables: Tables, threshold_s: fl
     return bool(workers_needed(tables, starts)[-1] > problem.num_workers)
 
 
-def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = None) -> float:
+def pipeline_lower_bound(problem: PartitionProblem) -> float:
     """Seconds that no pipeline of at least two stages within memory can beat; +inf proves that there is none.
 
     Bisects for the largest threshold that ``N[L] > W`` proves (see the module's notes), from the
@@ -331,9 +331,6 @@ def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = 
     Parameters
     ----------
     problem : PartitionProblem
-    enough_s : float, optional
-        Makes it 5-10 times faster: look no further than whether the bound reaches this (the result is then at least
-        `enough_s`, or where the search begins).
 
     Returns
     -------
@@ -356,8 +353,6 @@ def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = 
     if proves_none_below(problem, tables, float("inf")):
         return float("inf")
     low_s = float(tables.prefix_work_s[-1]) / problem.num_workers * SAFETY
-    if enough_s is not None:
-        return enough_s if enough_s > low_s and proves_none_below(problem, tables, enough_s) else low_s
     high_s = 4.0 * low_s
     for _ in range(_BISECTIONS):
         if high_s - low_s <= 1e-3 * low_s:

@@ -23,7 +23,7 @@ from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
-from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
+from strategies.layerwise.pipeline.completion import build_upstream
 from strategies.layerwise.pipeline.problem import (
     SAFETY,
     PartitionProblem,
@@ -74,7 +74,8 @@ class _Search(Sweep):
         self.copies = self.limits.num_solutions if self.plans else 1
         while True:
             open_s = self.sweep(beam, most_pairs)
-            unseen_s = self.unseen_s
+            # No plan below the threshold that a whole pass did not evaluate costs less.
+            unseen_s = self.least_s[-1] if len(self.least_s) == self.copies else float("inf")
             if open_s != float("inf") or beam is not None or unseen_s >= self.threshold_s * SAFETY:
                 return open_s
             self.floor_s = max(self.floor_s, unseen_s * SAFETY)
@@ -90,7 +91,7 @@ class _Search(Sweep):
 
         Returns +inf, or a bound on what is left when a limit stopped the search.
         """
-        open_s = self.run(most_pairs=_PROBE if self.upstream is not None else _FIRST)
+        open_s = self.run(most_pairs=_FIRST)
         if open_s is not None:
             return open_s
         if np.isfinite(self.wanted_s):
@@ -120,8 +121,12 @@ class _Search(Sweep):
             if not self.possible:
                 return float("inf")
             threshold_s = self.threshold_s
-            if not self.is_fresh:
-                self.build()
+            table = self.upstream
+            # A table for a threshold that is hardly higher is as good as a new one.
+            if table is None or not threshold_s <= table.threshold_s <= threshold_s * (1 + _STALE):
+                self.upstream = build_upstream(
+                    self.problem, threshold_s, most_levels=UPSTREAM_LEVELS, clock=self.clock, tables=self.tables
+                )
                 open_s = self.run(most_pairs=_PROBE)
                 if open_s is not None:
                     return open_s
@@ -130,23 +135,8 @@ class _Search(Sweep):
             if self.threshold_s >= threshold_s / (1 + _STALE):
                 return self.run(most_pairs=most_pairs)
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the table of fronts is this problem's own and for this threshold, or one hardly higher."""
-        if self.upstream is None or self.upstream.problem is not self.problem:
-            return False
-        return self.threshold_s <= self.upstream.threshold_s <= self.threshold_s * (1 + _STALE)
 
-    def build(self) -> None:
-        """A table of fronts for the plans below the threshold."""
-        self.upstream = build_upstream(
-            self.problem, self.threshold_s, most_levels=UPSTREAM_LEVELS, clock=self.clock, tables=self.tables
-        )
-
-
-def solve_pipeline(
-    problem: PartitionProblem, limits: Limits | None = None, *, upstream: UpstreamTable | None = None
-) -> Solution[PipelinePlan]:
+def solve_pipeline(problem: PartitionProblem, limits: Limits | None = None) -> Solution[PipelinePlan]:
     """Best pipelines of at least two stages that use all workers, within memory and below the cutoff.
 
     Parameters
@@ -155,9 +145,6 @@ def solve_pipeline(
     limits : Limits, optional
         `cutoff_s`: only plans below it are of interest. `num_solutions`: the K best different plans. `gap`: plans less than
         this share better than the K-th are not looked for.
-    upstream : UpstreamTable, optional
-        Of `build_upstream`, for this problem or one with the same layers and more workers, and no lower a cutoff: saves building
-        one. Not looked at if it does not fit.
 
     Returns
     -------
@@ -175,10 +162,7 @@ def solve_pipeline(
     >>> solution.choices[0], solution.objective_s, solution.status.value
     (PipelinePlan(cuts=(2,), replicas=(1, 1)), 30.0, 'optimal')
     """
-    limits = limits or Limits()
-    if upstream is not None and not upstream.serves(problem, limits.cutoff_s):
-        upstream = None
-    search = _Search(problem, limits, upstream)
+    search = _Search(problem, limits or Limits())
     return _report(search, search.solve() if search.possible else float("inf"))
 
 
@@ -290,28 +274,22 @@ class PipelineSearch:
                 return
             arrays = pipeline_arrays(tables, some)
             problem = pipeline_problem(tables, arrays, workers, capacity_bytes, exact=False)
-            if together.search(problem, None, has_all=len(some) == len(replicas)):
+            if together.search(problem, has_all=len(some) == len(replicas)):
                 return
 
     def _one_by_one(self, tables: CostTables, counts: IntArray, floors: FloatArray, least_s: FloatArray) -> None:
-        """Search one worker count after the other: where all count, many first, or few where the devices in use do."""
-        score, replicas = self.settings.score, self._replicas(tables, int(counts[-1]))
+        """Search one worker count after the other."""
+        replicas = self._replicas(tables, int(counts[-1]))
         if self._has_no_room(len(replicas)):
             self.outcome.close("open", floors)
             return
         arrays = pipeline_arrays(tables, replicas)
-        order = np.arange(len(counts)) if score.per_device else np.arange(len(counts))[::-1]
-        upstream: UpstreamTable | None = None
-        for n, k in enumerate(order.tolist()):
+        for k in range(len(counts)):
             if not self.clock.left_s:
-                self.outcome.close("open", floors[order[n:]])
+                self.outcome.close("open", floors[k:])
                 return
             problem = pipeline_problem(tables, arrays, int(counts[k]), self.settings.capacity_bytes, exact=True)
-            one = _OneProblem(self, tables, float(floors[k]), float(least_s[k]))
-            if upstream is None and not score.per_device:
-                # It serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer.
-                upstream = one.upstream(problem)
-            one.search(problem, upstream)
+            _OneProblem(self, tables, float(floors[k]), float(least_s[k])).search(problem)
 
     def _has_no_room(self, replicas: int) -> bool:
         return not self.clock.left_s or replicas**2 * len(self.cache.workload.graph.layers) > _MOST_CUTS
@@ -331,14 +309,7 @@ class _OneProblem:
         cutoff = self.of.pool.pipeline_cutoff * (1 + EQUAL)  # the solver adds up in an order of its own
         return max(self.of.settings.score.step_s(cutoff, self.computing_s, workers), 0.0)
 
-    def upstream(self, problem: PartitionProblem) -> UpstreamTable | None:
-        """A table for the plans below the cutoff, where the quick bound does not rule them out."""
-        goal_s = self.goal_s(problem.num_workers)
-        if pipeline_lower_bound(problem, enough_s=goal_s) >= goal_s:
-            return None
-        return build_upstream(problem, goal_s, most_levels=UPSTREAM_LEVELS, clock=self.of.clock)
-
-    def search(self, problem: PartitionProblem, upstream: UpstreamTable | None, *, has_all: bool = True) -> bool:
+    def search(self, problem: PartitionProblem, *, has_all: bool = True) -> bool:
         """Find what beats the cutoff, and record what is proved of the rest; False where dominated plans may still be wanted.
 
         Where the time that devices compute counts, the solver's order is not that of the scores: more plans are asked for until the steps
@@ -348,7 +319,7 @@ class _OneProblem:
         workers, wanted = problem.num_workers, self.of.settings.top
         while True:
             limits = Limits(wall_s=self.of.clock.left_s, cutoff_s=self.goal_s(workers), num_solutions=wanted)
-            solution = solve_pipeline(problem, limits, upstream=upstream)
+            solution = solve_pipeline(problem, limits)
             pool.add([_plan(self.tables, plan) for plan in solution.choices])
             if solution.status is Status.INFEASIBLE:
                 outcome.searched["infeasible"] += 1

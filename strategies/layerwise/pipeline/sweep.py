@@ -122,7 +122,7 @@ _MOST_PENDING = 4_000_000  # labels in memory, 110 bytes each
 class Sweep:
     """State of one call: the problem's tables, the best plans so far and the threshold that they set."""
 
-    def __init__(self, problem: PartitionProblem, limits: Limits, upstream: UpstreamTable | None) -> None:
+    def __init__(self, problem: PartitionProblem, limits: Limits) -> None:
         self.problem = problem
         self.limits = limits
         self.tables = build_tables(problem)
@@ -135,7 +135,7 @@ class Sweep:
         self.pending, self.crowd, self.pairs = 0, 0, 0
         self.floor_s = 0.0  # no plan that is not found yet costs less
         self.guess_s = float("inf")
-        self.upstream = upstream
+        self.upstream: UpstreamTable | None = None
         self.prepare()
 
     @property
@@ -394,8 +394,3 @@ class Sweep:
                 self.plans.append((cost_s, plan))
                 self.plans.sort(key=lambda p: (p[0], p[1].cuts, p[1].replicas))
                 del self.plans[self.limits.num_solutions :]
-
-    @property
-    def unseen_s(self) -> float:
-        """No plan below the threshold that the last pass, if it was whole, did not evaluate costs less."""
-        return self.least_s[-1] if len(self.least_s) == self.copies else float("inf")

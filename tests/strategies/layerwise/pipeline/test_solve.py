@@ -294,10 +294,6 @@ def test_cheap_bound_holds_and_is_not_trivial() -> None:
         solution = solve_pipeline(problem)
         bound = pipeline_lower_bound(problem)
         assert bound <= solution.objective_s
-        for enough in (bound * 0.5, bound * 2.0, solution.objective_s * 0.9):
-            quick = pipeline_lower_bound(problem, enough_s=enough)
-            assert quick <= solution.objective_s
-            assert quick >= min(enough, bound * 0.98) or enough > bound * 0.98
         if solution.choices and solution.objective_s > 0:
             ratios.append(bound / solution.objective_s)
     assert np.mean(ratios) > 0.5
