@@ -108,16 +108,13 @@ def target_for(framework: str) -> str:
 
 def exporter_rows() -> list[dict[str, Any]]:
     """Every target, for `planner list exporters`."""
-    rows = []
-    for target in EXPORTERS:
-        exporter = exporter_of(target)
-        rows.append(
-            {
-                "name": target,
-                "program": exporter.TITLE,
-                "versions": ", ".join(exporter.VERSIONS),
-                "plans": ", ".join(sorted(exporter.TAKES)),
-                "description": exporter.SUMMARY,
-            }
-        )
-    return rows
+    return [
+        {
+            "name": target,
+            "program": exporter.TITLE,
+            "versions": ", ".join(exporter.VERSIONS),
+            "plans": ", ".join(sorted(exporter.TAKES)),
+            "description": exporter.SUMMARY,
+        }
+        for target, exporter in zip(EXPORTERS, map(exporter_of, EXPORTERS), strict=True)
+    ]

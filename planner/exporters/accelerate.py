@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, account_trainer, header
@@ -64,32 +63,30 @@ _MESH = ("dp_replicate", "dp_shard", "tp", "cp")
 _PREFIX = "parallelism_config_"
 
 
-def _is_tp_alone(plan: MeshPlan) -> bool:
-    """A mesh of tensor parallelism only, which Accelerate takes without FSDP."""
-    return plan.tp > 1 and plan.tp == plan.workers and not plan.zero_stage
-
-
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
     """Write the YAML file and the scripts."""
     config = _config(job, account)
     head = header(job.origin, account, VERSIONS[version])
-    nodes = job.nodes
-    launcher = ["LAUNCHER=(", "  accelerate launch", f'  --config_file "$here/{CONFIG}"', ")"]
-    if nodes.count > 1:
-        launcher = [
-            *node_ranks(job.nodes),
-            *launcher[:-1],
-            '  --machine_rank "$node_rank"',
-            '  --main_process_ip "$master_addr"',
-            '  --main_process_port "${MASTER_PORT:-29500}"',
-            ")",
-        ]
+    plan, is_several = job.plan, job.nodes.count > 1
+    address = [
+        '  --machine_rank "$node_rank"',
+        '  --main_process_ip "$master_addr"',
+        '  --main_process_port "${MASTER_PORT:-29500}"',
+    ]
+    launcher = [
+        *(node_ranks(job.nodes) if is_several else []),
+        "LAUNCHER=(",
+        "  accelerate launch",
+        f'  --config_file "$here/{CONFIG}"',
+        *(address if is_several else []),
+        ")",
+    ]
     settings = ['script="${SCRIPT:?set SCRIPT to your training script}"']
     # Read by Accelerator() where the script does not say itself.
-    environment = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(job.plan.num_micro_batches)}
-    if _is_tp_alone(job.plan):
+    environment = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.num_micro_batches)}
+    if plan.tp > 1 and plan.tp == plan.workers and not plan.zero_stage:
         # `accelerate launch` takes parallelism_config with FSDP2 only; Accelerator() reads the mesh from the environment all the same.
-        environment |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": str(job.plan.tp)}
+        environment |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": str(plan.tp)}
     scripts = start_scripts(
         job, head, environment=environment, settings=settings, launcher=launcher, command=['"$script"']
     )
@@ -103,12 +100,15 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script")
     account_script(job, account)
     account_trainer(job, account)
-    is_sharded = plan.zero_stage > 0
-    config: dict[str, Any] = {
+    is_sharded, precision = plan.zero_stage > 0, _precision(job, account)
+    if plan.recompute == "full" and not is_sharded:
+        account.left_to_user("recompute", "model.gradient_checkpointing_enable() in your script")
+        account.left_to_user("recompute_blocks", "the same")
+    return {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
         "distributed_type": "FSDP" if is_sharded else ("MULTI_GPU" if plan.workers > 1 else "NO"),
-        "mixed_precision": _precision(job, account),
+        "mixed_precision": precision,
         "use_cpu": False,
         "num_machines": nodes.count,
         "num_processes": plan.workers,
@@ -116,13 +116,8 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
+        **(_sharded(job) if is_sharded else {}),
     }
-    if is_sharded:
-        config |= {"parallelism_config": _mesh(job), "fsdp_config": _fsdp(job)}  # the one needs the other
-    elif plan.recompute == "full":
-        account.left_to_user("recompute", "model.gradient_checkpointing_enable() in your script")
-        account.left_to_user("recompute_blocks", "the same")
-    return config
 
 
 def _precision(job: Job, account: Account) -> str:
@@ -138,26 +133,24 @@ def _precision(job: Job, account: Account) -> str:
     return "fp8" if precision.casts else {"fp32": "no", "tf32": "no"}.get(precision.plain.name, precision.plain.name)
 
 
-def _mesh(job: Job) -> dict[str, Any]:
+def _sharded(job: Job) -> dict[str, Any]:
+    """The mesh and FSDP: the one needs the other."""
     plan = job.plan
-    mesh: dict[str, Any] = {f"{_PREFIX}{name}_size": getattr(plan, name) for name in _MESH}
-    if plan.cp > 1:
-        mesh[f"{_PREFIX}cp_comm_strategy"] = _CP_COMM[plan.cp_kind]
-    return mesh
-
-
-def _fsdp(job: Job) -> dict[str, Any]:
-    plan = job.plan
+    is_wrapped = job.network is not None or job.blocks
     return {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": plan.zero_stage == 3,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"
-        if job.network is not None or job.blocks
-        else "SIZE_BASED_WRAP",
-        "fsdp_activation_checkpointing": plan.recompute == "full",
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        "fsdp_offload_params": plan.offload_optimizer,
-        "fsdp_cpu_ram_efficient_loading": False,
+        "parallelism_config": {
+            **{f"{_PREFIX}{name}_size": getattr(plan, name) for name in _MESH},
+            **({f"{_PREFIX}cp_comm_strategy": _CP_COMM[plan.cp_kind]} if plan.cp > 1 else {}),
+        },
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": plan.zero_stage == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP" if is_wrapped else "SIZE_BASED_WRAP",
+            "fsdp_activation_checkpointing": plan.recompute == "full",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+            "fsdp_offload_params": plan.offload_optimizer,
+            "fsdp_cpu_ram_efficient_loading": False,
+        },
     }
 
 
@@ -232,10 +225,8 @@ def _fsdp_of_run(path: Path, content: Mapping[str, Any], run: Run) -> None:
     run.notes += unread_keys(
         mesh, _MESH_READ, _MESH_WITHOUT_EFFECT, {f"{_PREFIX}sp_size"}, "Accelerate", "parallelism_config."
     )
-    for option in _MESH:
-        count = count_of(path, mesh, f"{_PREFIX}{option}_size")
-        if count is not None and (count > 1 or option.startswith("dp_")):
-            run.mesh[option] = str(count)
+    counts = {option: count_of(path, mesh, f"{_PREFIX}{option}_size") or 0 for option in _MESH}
+    run.mesh |= {name: str(n) for name, n in counts.items() if n > 1 or (n and name.startswith("dp_"))}
     if "cp" in run.mesh:
         kinds = {written: kind for kind, written in _CP_COMM.items()}
         run.mesh["cp_kind"] = kinds.get(str(mesh.get(f"{_PREFIX}cp_comm_strategy", "allgather")), "all_gather")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
@@ -12,6 +13,16 @@ from planner.exporters.job import Job, Nodes, Origin
 DOCUMENTS = "by hand: your data and the attention mask"
 SPLITS = "-: the trainer splits every block alike"
 SEGMENT = "--segment or --gpus-per-node in train.slurm; ranks.csv"
+_Argument = TypeVar("_Argument")
+
+
+def given(arguments: Mapping[_Argument, bool]) -> list[_Argument]:
+    """The arguments whose condition holds, in their order.
+
+    >>> given({"--swiglu": True, "--moe": False})
+    ['--swiglu']
+    """
+    return [argument for argument, is_given in arguments.items() if is_given]
 
 
 def header(origin: Origin, account: Account, program: str) -> list[str]:
@@ -25,16 +36,15 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
     program : str
         The target and the source that its settings were checked against.
     """
-    lines = [
+    differs = "The prediction is of the whole plan; without what is not expressed the run differs from it."
+    return [
         f"Written by planner {origin.planner_version} for {program}.",
         f"{origin.model} on {origin.cluster} ({origin.device}): {origin.summary}",
         *(f"Predicted: {sentence}" for sentence in origin.prediction),
+        *([differs] if account.cannot else []),
+        *(f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()),
+        *(f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()),
     ]
-    if account.cannot:
-        lines.append("The prediction is of the whole plan; without what is not expressed the run differs from it.")
-    lines += [f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()]
-    lines += [f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()]
-    return lines
 
 
 def account_basics(job: Job, account: Account) -> None:

@@ -87,54 +87,49 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _config(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account_basics(job, account)
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.num_micro_batches,
-    }
-    config |= _precision(job, account)
-    config |= _parallel(job, account)
-    _pipeline(job, account)
-    config["zero_optimization"] = _zero(job)
-    config |= _activations(job, account)
+    if job.precision == "tf32":
+        account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
+    _account_pipeline(job, account)
+    _account_recompute(job, account)
     account.left_to_user(
         "optimizer", f"build {job.optimizer} in your script, or add a section 'optimizer' with its learning rate"
     )
     account_script(job, account)
     if plan.pp == 1:  # it knows no PipelineModule
         account_trainer(job, account)
-    return config
-
-
-def _precision(job: Job, account: Account) -> dict[str, Any]:
-    if job.precision == "tf32":
-        account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     name = PRECISIONS[job.precision].plain.name
-    return {name: {"enabled": True}} if name in ("bf16", "fp16") else {}
+    is_host = plan.offload_optimizer and plan.zero_stage
+    activations = {
+        "partition_activations": plan.offload_activations and plan.tp > 1,
+        "cpu_checkpointing": plan.offload_activations,
+    }
+    return {
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.num_micro_batches,
+        **({name: {"enabled": True}} if name in ("bf16", "fp16") else {}),
+        **({"tensor_parallel": {"autotp_size": plan.tp}} if plan.tp > 1 and plan.pp == 1 else {}),
+        **({"sequence_parallel_size": plan.cp, "data_parallel_size": plan.dp} if plan.cp > 1 else {}),
+        **({"expert_parallel": {"enabled": True, "autoep_size": plan.ep}} if plan.ep > 1 else {}),
+        "zero_optimization": {
+            "stage": plan.zero_stage,
+            **({"overlap_comm": True, "contiguous_gradients": True} if plan.zero_stage else {}),
+            **({"offload_optimizer": {"device": "cpu", "pin_memory": True}} if is_host else {}),
+        },
+        **({"activation_checkpointing": activations} if plan.recompute == "full" else {}),
+    }
 
 
-def _parallel(job: Job, account: Account) -> dict[str, Any]:
+def _account_pipeline(job: Job, account: Account) -> None:
     plan = job.plan
-    config: dict[str, Any] = {}
-    if plan.tp > 1 and plan.pp == 1:
-        config["tensor_parallel"] = {"autotp_size": plan.tp}
-    elif plan.tp > 1:
+    if plan.pp == 1:
+        return
+    if plan.tp > 1:
         account.left_to_user(
             "tp",
             f"split the layers {plan.tp} ways in your PipelineModule (PipeModelDataParallelTopology, num_mp={plan.tp})",
         )
         if plan.sequence_parallel:
             account.left_to_user("sequence_parallel", "cut the positions between the split matrices in your layers")
-    if plan.cp > 1:
-        config |= {"sequence_parallel_size": plan.cp, "data_parallel_size": plan.dp}
-    if plan.ep > 1:
-        config["expert_parallel"] = {"enabled": True, "autoep_size": plan.ep}
-    return config
-
-
-def _pipeline(job: Job, account: Account) -> None:
-    plan = job.plan
-    if plan.pp == 1:
-        return
     account.left_to_user("pp", f"PipelineModule(layers=..., num_stages={plan.pp})")
     blocks = ", ".join(map(str, job.blocks))
     how = (
@@ -145,34 +140,17 @@ def _pipeline(job: Job, account: Account) -> None:
     account.left_to_user("stage_blocks", f"blocks per stage: {blocks} ({how})")
 
 
-def _zero(job: Job) -> dict[str, Any]:
-    plan = job.plan
-    zero: dict[str, Any] = {"stage": plan.zero_stage}
-    if plan.zero_stage:
-        zero |= {"overlap_comm": True, "contiguous_gradients": True}
-    if plan.offload_optimizer and plan.zero_stage:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    return zero
-
-
-def _activations(job: Job, account: Account) -> dict[str, Any]:
-    plan = job.plan
-    if plan.recompute != "full":
-        return {}
+def _account_recompute(job: Job, account: Account) -> None:
+    if job.plan.recompute != "full":
+        return
     counts = job.chunk_recompute
     where = (
         "every block" if counts == job.blocks else f"{', '.join(map(str, counts))} blocks per stage, the first of each"
     )
     account.left_to_user("recompute", f"call deepspeed.checkpointing.checkpoint around {where}")
     account.left_to_user("recompute_blocks", where)
-    if plan.stage_recompute:
+    if job.plan.stage_recompute:
         account.left_to_user("stage_recompute", where)
-    return {
-        "activation_checkpointing": {
-            "partition_activations": plan.offload_activations and plan.tp > 1,
-            "cpu_checkpointing": plan.offload_activations,
-        }
-    }
 
 
 # -- runs of it --------------------------------------------------------------------------------------------------------------

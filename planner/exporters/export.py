@@ -81,10 +81,11 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
         files = {**files, RANKS: ranks_table(job)}
     account.fill(exporter.FIELDS, job.in_effect)
     if strict and account.cannot:
-        listed = "\n".join(
-            f"--strict: {exporter.TITLE} cannot express {name}: {why}" for name, why in account.cannot.items()
+        raise UsageError(
+            "\n".join(
+                f"--strict: {exporter.TITLE} cannot express {name}: {why}" for name, why in account.cannot.items()
+            )
         )
-        raise UsageError(listed)
     text = _readme(job, account, exporter.TITLE, exporter.VERSIONS[chosen], files)
     manifest = _manifest(job, account, target, chosen, [*files, README, MANIFEST])
     return Export(target=target, version=chosen, files={**files, README: text, MANIFEST: manifest}, account=account)
@@ -108,6 +109,7 @@ def ranks_table(job: Job) -> str:
 
 def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
     origin, nodes = job.origin, job.nodes
+    whole = f"{title} has every setting of the plan that has an effect."
     lines = [
         f"# {_inline(origin.model)} for {title}",
         "",
@@ -119,15 +121,13 @@ def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapp
         "",
         "## Start",
         "",
+        *(line for where, command in starts(nodes, files) for line in (f"{where}:", "", f"    {command}", "")),
+        "Arguments are passed on to the program.",
+        "",
+        *_section("Not expressed", account.cannot, whole, _OF_THE_WHOLE),
+        *_section("Left to you", account.by_hand, "Nothing."),
+        *_section("Written", account.written, "Nothing."),
     ]
-    for words, command in starts(nodes, files):
-        lines += [f"{words}:", "", f"    {command}", ""]
-    lines += ["Arguments are passed on to the program.", ""]
-    lines += _section(
-        "Not expressed", account.cannot, f"{title} has every setting of the plan that has an effect.", _OF_THE_WHOLE
-    )
-    lines += _section("Left to you", account.by_hand, "Nothing.")
-    lines += _section("Written", account.written, "Nothing.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -158,27 +158,6 @@ def _inline(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text).replace("<", "&lt;")
 
 
-def _manifest(job: AnyJob, account: Account, target: str, version: str, files: list[str]) -> str:
-    origin = job.origin
-    document: dict[str, Any] = {
-        "schema_version": _MANIFEST_VERSION,
-        "target": target,
-        "target_version": version,
-        "planner_version": origin.planner_version,
-        "model": origin.model,
-        "summary": origin.summary,
-        "prediction": list(origin.prediction),
-        "nodes": job.nodes.count,
-        "processes_per_node": job.nodes.per_node,
-        "files": files,
-        "plan": _degrees(job),
-        "written": account.written,
-        "cannot_express": account.cannot,
-        "left_to_user": account.by_hand,
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
 # What a parser may read back, of a mesh and of a server.
 _DEGREES = (
     "tp",
@@ -196,10 +175,26 @@ _DEGREES = (
 )
 
 
-def _degrees(job: AnyJob) -> dict[str, int]:
-    """Settings of the plan as numbers, by which `planner export --check` compares what the target has read."""
-    plan = job.plan
-    return {"ranks": plan.workers, **{name: getattr(plan, name) for name in _DEGREES if hasattr(plan, name)}}
+def _manifest(job: AnyJob, account: Account, target: str, version: str, files: list[str]) -> str:
+    origin, plan = job.origin, job.plan
+    document: dict[str, Any] = {
+        "schema_version": _MANIFEST_VERSION,
+        "target": target,
+        "target_version": version,
+        "planner_version": origin.planner_version,
+        "model": origin.model,
+        "summary": origin.summary,
+        "prediction": list(origin.prediction),
+        "nodes": job.nodes.count,
+        "processes_per_node": job.nodes.per_node,
+        "files": files,
+        # As numbers, by which `planner export --check` compares what the target has read.
+        "plan": {"ranks": plan.workers, **{name: getattr(plan, name) for name in _DEGREES if hasattr(plan, name)}},
+        "written": account.written,
+        "cannot_express": account.cannot,
+        "left_to_user": account.by_hand,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,16 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class _AnyJob:
+    """What every kind of job says."""
+
+    origin: Origin
+    nodes: Nodes
+    precision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(_AnyJob):
     """A training run.
 
     Attributes
@@ -135,12 +144,9 @@ class Job:
     """
 
     plan: MeshPlan
-    origin: Origin
-    nodes: Nodes
     blocks: tuple[int, ...]
     network: NetworkSizes | None
     seq: int | None
-    precision: str
     optimizer: str
     lora_rank: int | None = None
     doc_lengths: str | None = None  # what is packed into a sample, in words
@@ -184,7 +190,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerJob:
+class LayerJob(_AnyJob):
     """A training run with a split per layer.
 
     Attributes
@@ -201,12 +207,9 @@ class LayerJob:
     """
 
     plan: Plan
-    origin: Origin
-    nodes: Nodes
     graph: Graph
     global_batch: int
     training: bool
-    precision: str
     optimizer: str
     seq: int | None = None
     lora_rank: int | None = None
@@ -230,7 +233,7 @@ class LayerJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingJob:
+class ServingJob(_AnyJob):
     """A server.
 
     Attributes
@@ -248,13 +251,10 @@ class ServingJob:
     """
 
     plan: ServingPlan
-    origin: Origin
-    nodes: Nodes
     stages: tuple[int, ...]
     has_experts: bool
     prompt_tokens: int
     output_tokens: int
-    precision: str
     kv_precision: str
     memory_utilisation: float
 

@@ -19,7 +19,16 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import group_size
 from planner.core.errors import InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
+from planner.exporters.common import (
+    DOCUMENTS,
+    SEGMENT,
+    SPLITS,
+    account_basics,
+    chunk_repeats,
+    given,
+    header,
+    is_even_layout,
+)
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
 from planner.exporters.settings import Setting, Settings, resolved, words_of
@@ -199,19 +208,21 @@ def environment_of(plan: MeshPlan) -> dict[str, str]:
 def _plan_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
     account_basics(job, account)
-    arguments = _degrees(job, "tp", "pp", "cp", "micro_batch")
-    arguments.append(("--global-batch-size", str(plan.global_batch)))
-    if plan.sequence_parallel:
-        arguments.append(("--sequence-parallel",))
-    if plan.cp > 1:
-        arguments.append(("--cp-comm-type", CP_COMM[plan.cp_kind]))
-    if ORDERS[order_of(job)]:
-        arguments.append(("--use-tp-pp-dp-mapping",))
-    arguments += _experts(job)
-    arguments += _pipeline(job)
-    arguments += _zero(job)
-    arguments += _memory(job)
-    return arguments + _run_arguments(job, account)
+    layout = {
+        ("--sequence-parallel",): plan.sequence_parallel,
+        ("--cp-comm-type", CP_COMM[plan.cp_kind]): plan.cp > 1,
+        ("--use-tp-pp-dp-mapping",): ORDERS[order_of(job)],
+    }
+    return [
+        *_degrees(job, "tp", "pp", "cp", "micro_batch"),
+        ("--global-batch-size", str(plan.global_batch)),
+        *given(layout),
+        *_experts(job),
+        *_pipeline(job),
+        *_zero(job),
+        *_memory(job),
+        *_run_arguments(job, account),
+    ]
 
 
 def _degrees(job: Job, *settings: str) -> list[tuple[str, ...]]:
@@ -233,56 +244,49 @@ def _pipeline(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.pp == 1:
         return []
-    together: list[tuple[str, ...]] = (
-        [("--overlap-moe-expert-parallel-comm",)] if plan.schedule == "combined_1f1b" else []
-    )
     group = int(group_size(plan.num_micro_batches, plan.pp))
-    if plan.vpp > 1 and group != plan.pp:
-        together.append(("--microbatch-group-size-per-virtual-pipeline-stage", str(group)))
-    if not is_even_layout(job.blocks):  # implies vpp; both flags are refused
-        return [("--pipeline-model-parallel-layout", layout_text(job.blocks)), *together]
-    return [*([("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []), *together]
+    layout = "" if is_even_layout(job.blocks) else layout_text(job.blocks)
+    return given(
+        {
+            ("--pipeline-model-parallel-layout", layout): layout != "",
+            # Implied by a layout, which refuses it.
+            ("--num-virtual-stages-per-pipeline-rank", str(plan.vpp)): plan.vpp > 1 and not layout,
+            ("--overlap-moe-expert-parallel-comm",): plan.schedule == "combined_1f1b",
+            ("--microbatch-group-size-per-virtual-pipeline-stage", str(group)): plan.vpp > 1 and group != plan.pp,
+        }
+    )
 
 
 def _zero(job: Job) -> list[tuple[str, ...]]:
-    plan = job.plan
-    if not plan.zero_stage:
-        return [("--overlap-grad-reduce",)] if plan.dp > 1 else []
-    if plan.zero_stage == 1:
-        arguments: list[tuple[str, ...]] = [("--use-distributed-optimizer",)]
-    else:
-        arguments = [
-            ("--use-megatron-fsdp",),
-            ("--data-parallel-sharding-strategy", STRATEGIES[plan.zero_stage]),
-            ("--use-distributed-optimizer",),
-            ("--ckpt-format", "fsdp_dtensor"),
-        ]
-    if plan.dp_replicate > 1:
-        arguments.append(("--num-distributed-optimizer-instances", str(plan.dp_replicate)))
-    return [*arguments, ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
+    stage, replicas = job.plan.zero_stage, job.plan.dp_replicate
+    return given(
+        {
+            ("--use-megatron-fsdp",): stage >= 2,
+            ("--data-parallel-sharding-strategy", STRATEGIES[stage]): stage >= 2,
+            ("--use-distributed-optimizer",): stage >= 1,
+            ("--ckpt-format", "fsdp_dtensor"): stage >= 2,
+            ("--num-distributed-optimizer-instances", str(replicas)): stage >= 1 and replicas > 1,
+            ("--overlap-grad-reduce",): stage >= 1 or job.plan.dp > 1,
+            ("--overlap-param-gather",): stage >= 1,
+        }
+    )
 
 
 def _memory(job: Job) -> list[tuple[str, ...]]:
-    plan = job.plan
-    arguments: list[tuple[str, ...]] = []
-    recompute = recompute_of(job)
-    if recompute.granularity == "selective":
-        arguments += [("--recompute-granularity", "selective"), ("--recompute-modules", *recompute.modules)]
-    elif recompute.granularity:
-        arguments += [
-            ("--recompute-granularity", "full"),
-            ("--recompute-method", recompute.method),
-            ("--recompute-num-layers", str(recompute.num_layers)),
-        ]
-    if plan.offload_optimizer:
-        arguments += [
-            ("--optimizer-cpu-offload",),
-            ("--optimizer-offload-fraction", "1.0"),
-            ("--use-precision-aware-optimizer",),  # asserted beside it, and needs the distributed optimizer
-        ]
-        if not plan.zero_stage:
-            arguments.append(("--use-distributed-optimizer",))
-    return arguments
+    plan, recompute = job.plan, recompute_of(job)
+    return given(
+        {
+            ("--recompute-granularity", recompute.granularity): recompute.granularity != "",
+            ("--recompute-modules", *recompute.modules): recompute.granularity == "selective",
+            ("--recompute-method", recompute.method): recompute.granularity == "full",
+            ("--recompute-num-layers", str(recompute.num_layers)): recompute.granularity == "full",
+            ("--optimizer-cpu-offload",): plan.offload_optimizer,
+            ("--optimizer-offload-fraction", "1.0"): plan.offload_optimizer,
+            # Asserted beside it, and needs the distributed optimizer.
+            ("--use-precision-aware-optimizer",): plan.offload_optimizer,
+            ("--use-distributed-optimizer",): plan.offload_optimizer and not plan.zero_stage,
+        }
+    )
 
 
 # Recipe -> arguments beside --bf16 (megatron/training/arguments.py, --fp8-recipe and --fp4-recipe).
@@ -296,22 +300,18 @@ _RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _recipe_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
-    precision = PRECISIONS[job.precision]
-    if job.precision not in _RECIPES:
-        return []
-    arguments = list(_RECIPES[job.precision])
-    if precision.wide_weights:
-        return arguments
-    if job.plan.zero_stage:  # kept narrow by the distributed optimizer alone
-        arguments.append(("--fp8-param-gather",))
-        if job.precision == "mxfp8":
-            arguments.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
-    else:
+    is_narrow = job.precision in _RECIPES and not PRECISIONS[job.precision].wide_weights
+    is_kept = is_narrow and job.plan.zero_stage > 0  # by the distributed optimizer alone
+    if is_narrow and not is_kept:
         account.left_to_user(
             "precision",
             "weights are kept in fp8 with the distributed optimizer (ZeRO) only: without it, beside a copy in bf16",
         )
-    return arguments
+    gathered = {
+        ("--fp8-param-gather",): is_kept,
+        ("--reuse-grad-buf-for-mxfp8-param-ag",): is_kept and job.precision == "mxfp8",
+    }
+    return [*_RECIPES.get(job.precision, ()), *given(gathered)]
 
 
 def _moments(job: Job, account: Account) -> list[tuple[str, ...]]:
@@ -330,20 +330,34 @@ def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no argument for it"
         )
-    arguments: list[tuple[str, ...]] = [(f"--{plain}",)] if plain in ("fp16", "bf16") else []
-    arguments += _recipe_arguments(job, account)
-    if OPTIMIZERS[job.optimizer].rule == "adam":
-        arguments += [("--optimizer", "adam"), *_moments(job, account)]
-    else:
-        momentum = "0.9" if job.optimizer == "momentum" else "0.0"
-        arguments.append(("--optimizer", "sgd", "--sgd-momentum", momentum))
-    if job.seq is not None:
-        arguments += [("--seq-length", str(job.seq)), ("--max-position-embeddings", str(job.seq))]
-    return arguments
+    is_adam = OPTIMIZERS[job.optimizer].rule == "adam"
+    sgd = ("--optimizer", "sgd", "--sgd-momentum", "0.9" if job.optimizer == "momentum" else "0.0")
+    length = {
+        ("--seq-length", str(job.seq)): job.seq is not None,
+        ("--max-position-embeddings", str(job.seq)): job.seq is not None,
+    }
+    return [
+        *given({(f"--{plain}",): plain in ("fp16", "bf16")}),
+        *_recipe_arguments(job, account),
+        *([("--optimizer", "adam"), *_moments(job, account)] if is_adam else [sgd]),
+        *given(length),
+    ]
 
 
 def _model_arguments(network: NetworkSizes) -> list[tuple[str, ...]]:
-    arguments: list[tuple[str, ...]] = [
+    has_experts = network.experts > 0
+    optional = {
+        ("--group-query-attention", "--num-query-groups", str(network.kv_heads)): network.kv_heads != network.heads,
+        ("--swiglu",): network.has_glu and network.function == "silu",
+        ("--disable-bias-linear",): not network.has_bias,
+        ("--untie-embeddings-and-output-weights",): not network.is_tied,
+        ("--num-experts", str(network.experts)): has_experts,
+        ("--moe-router-topk", str(network.top_k)): has_experts,
+        ("--moe-ffn-hidden-size", str(network.ffn)): has_experts,
+        ("--moe-grouped-gemm",): has_experts,
+        ("--moe-shared-expert-intermediate-size", str(network.shared_ffn)): has_experts and network.shared_ffn > 0,
+    }
+    return [
         ("--num-layers", str(network.layers)),
         ("--hidden-size", str(network.hidden)),
         ("--num-attention-heads", str(network.heads)),
@@ -352,25 +366,8 @@ def _model_arguments(network: NetworkSizes) -> list[tuple[str, ...]]:
         ("--vocab-size", str(network.vocabulary)),
         ("--normalization", network.norm),
         ("--position-embedding-type", "learned_absolute" if network.has_positions else "rope"),
+        *given(optional),
     ]
-    if network.kv_heads != network.heads:
-        arguments.append(("--group-query-attention", "--num-query-groups", str(network.kv_heads)))
-    if network.has_glu and network.function == "silu":
-        arguments.append(("--swiglu",))
-    if not network.has_bias:
-        arguments.append(("--disable-bias-linear",))
-    if not network.is_tied:
-        arguments.append(("--untie-embeddings-and-output-weights",))
-    if network.experts:
-        arguments += [
-            ("--num-experts", str(network.experts)),
-            ("--moe-router-topk", str(network.top_k)),
-            ("--moe-ffn-hidden-size", str(network.ffn)),
-            ("--moe-grouped-gemm",),
-        ]
-        if network.shared_ffn:
-            arguments.append(("--moe-shared-expert-intermediate-size", str(network.shared_ffn)))
-    return arguments
 
 
 # -- runs of it: arguments as they stand in a launch script or a plain list --------------------------------------------------
@@ -469,14 +466,11 @@ def run_of(found: Settings) -> Run:
     """
     numbers = {name: number for name in sorted(_NUMBERS) if (number := found.number(name)) is not None}
     run = Run()
-    for flag, option in _DEGREES.items():
-        if flag in numbers:
-            run.mesh[option] = str(numbers[flag])
+    run.mesh |= {option: str(numbers[flag]) for flag, option in _DEGREES.items() if flag in numbers}
     if "expert-model-parallel-size" in found and "expert-tensor-parallel-size" not in found:
         run.mesh["etp"] = str(numbers.get("tensor-model-parallel-size", 1))  # Megatron's default
-    for flag, option in (("global-batch-size", "batch"), ("seq-length", "seq")):
-        if flag in numbers:
-            run.options[option] = str(numbers[flag])
+    counts = {"global-batch-size": "batch", "seq-length": "seq"}
+    run.options |= {option: str(numbers[flag]) for flag, option in counts.items() if flag in numbers}
     if "nproc-per-node" in numbers:
         run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
     run.mesh["sequence_parallel"] = "sequence-parallel" in found

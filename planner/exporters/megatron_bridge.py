@@ -11,7 +11,7 @@ from costmodel.precision import OPTIMIZERS
 from costmodel.schedules import group_size
 from planner.core.errors import InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header, is_even_layout
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, given, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.megatron import (
     ARGUMENTS,
@@ -90,7 +90,14 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _overrides(job: Job, account: Account) -> list[str]:
     plan = job.plan
     account_basics(job, account)
-    overrides = [
+    # What the cost model prices; in racks HybridEP, as in scripts/performance.
+    backend = "hybridep" if job.nodes.domain_gpus > job.nodes.capacity else "deepep"
+    exchanges = {
+        "model.moe_token_dispatcher_type=flex": plan.ep > 1,
+        f"model.moe_flex_dispatcher_backend={backend}": plan.ep > 1,
+        f"model.cp_comm_type={CP_COMM[plan.cp_kind]}": plan.cp > 1,
+    }
+    return [
         f"model.tensor_model_parallel_size={plan.tp}",
         f"model.pipeline_model_parallel_size={plan.pp}",
         f"model.context_parallel_size={plan.cp}",
@@ -99,38 +106,29 @@ def _overrides(job: Job, account: Account) -> list[str]:
         f"model.sequence_parallel={str(plan.sequence_parallel).lower()}",  # recipes switch it on
         f"train.micro_batch_size={plan.micro_batch}",
         f"train.global_batch_size={plan.global_batch}",
+        *given(exchanges),
+        f"dist.use_tp_pp_dp_mapping={str(ORDERS[order_of(job)]).lower()}",
+        *_pipeline(job, account),
+        *_zero(job),
+        *_memory(job),
+        *_run_overrides(job, account),
     ]
-    if plan.ep > 1:  # what the cost model prices; in racks HybridEP, as in scripts/performance
-        backend = "hybridep" if job.nodes.domain_gpus > job.nodes.capacity else "deepep"
-        overrides += ["model.moe_token_dispatcher_type=flex", f"model.moe_flex_dispatcher_backend={backend}"]
-    if plan.cp > 1:
-        overrides.append(f"model.cp_comm_type={CP_COMM[plan.cp_kind]}")
-    overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order_of(job)]).lower()}")
-    overrides += _pipeline(job, account)
-    overrides += _zero(job)
-    overrides += _memory(job)
-    return overrides + _run_overrides(job, account)
 
 
 def _pipeline(job: Job, account: Account) -> list[str]:
     plan = job.plan
-    virtual = str(plan.vpp) if plan.vpp > 1 else "null"  # recipes have their own
     if plan.pp == 1:
         return ["model.virtual_pipeline_model_parallel_size=null", "model.pipeline_model_parallel_layout=null"]
     # The layout's | and * are no syntax of an override inside quotes.
     layout = "null" if is_even_layout(job.blocks) else f'"{layout_text(job.blocks)}"'
+    group = group_size(plan.num_micro_batches, plan.pp)  # recipes have filled it in for their own pp
     return [
-        f"model.virtual_pipeline_model_parallel_size={virtual}",
+        f"model.virtual_pipeline_model_parallel_size={plan.vpp if plan.vpp > 1 else 'null'}",  # recipes have their own
         f"model.pipeline_model_parallel_layout={layout}",
         # Of the model: most recipes have no comm_overlap to override, and one that is there chooses the same (comm_overlap.py).
         f"model.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
         f"model.batch_p2p_comm={str(plan.vpp == 1).lower()}",
-        # Recipes have filled it in for their own pp.
-        *(
-            [f"model.microbatch_group_size_per_vp_stage={group_size(plan.num_micro_batches, plan.pp)}"]
-            if plan.vpp > 1
-            else []
-        ),
+        *given({f"model.microbatch_group_size_per_vp_stage={group}": plan.vpp > 1}),
         *(_passes_together(account) if plan.schedule == "combined_1f1b" else []),
     ]
 
@@ -146,44 +144,38 @@ def _passes_together(account: Account) -> list[str]:
 
 def _zero(job: Job) -> list[str]:
     plan = job.plan
-    shares = plan.zero_stage > 0 or plan.offload_optimizer
-    flag = str(shares).lower()
-    overrides = [
+    flag = str(plan.zero_stage > 0 or plan.offload_optimizer).lower()
+    optional = {
+        "dist.use_megatron_fsdp=true": plan.zero_stage >= 2,
+        "ddp.use_megatron_fsdp=true": plan.zero_stage >= 2,
+        f"ddp.data_parallel_sharding_strategy={STRATEGIES[plan.zero_stage]}": plan.zero_stage >= 2,
+        "ddp.average_in_collective=false": plan.zero_stage >= 2,
+        "checkpoint.ckpt_format=fsdp_dtensor": plan.zero_stage >= 2,
+        f"ddp.num_distributed_optimizer_instances={plan.dp_replicate}": plan.zero_stage > 0 and plan.dp_replicate > 1,
+    }
+    return [
         f"ddp.use_distributed_optimizer={flag}",
         f"optimizer.use_distributed_optimizer={flag}",  # both, or the recipe's other value stays
         "ddp.overlap_grad_reduce=true",
         f"ddp.overlap_param_gather={flag}",
+        *given(optional),
     ]
-    if plan.zero_stage >= 2:
-        overrides += [
-            "dist.use_megatron_fsdp=true",
-            "ddp.use_megatron_fsdp=true",
-            f"ddp.data_parallel_sharding_strategy={STRATEGIES[plan.zero_stage]}",
-            "ddp.average_in_collective=false",
-            "checkpoint.ckpt_format=fsdp_dtensor",
-        ]
-    if plan.zero_stage and plan.dp_replicate > 1:
-        overrides.append(f"ddp.num_distributed_optimizer_instances={plan.dp_replicate}")
-    return overrides
 
 
 def _memory(job: Job) -> list[str]:
-    plan = job.plan
-    recompute = recompute_of(job)
-    overrides = [
+    recompute, is_offloaded = recompute_of(job), job.plan.offload_optimizer
+    optional = {
+        f"model.recompute_modules=[{','.join(recompute.modules)}]": recompute.granularity == "selective",
+        "optimizer.optimizer_cpu_offload=true": is_offloaded,
+        "optimizer.optimizer_offload_fraction=1.0": is_offloaded,
+        "optimizer.use_precision_aware_optimizer=true": is_offloaded,
+    }
+    return [
         f"model.recompute_granularity={recompute.granularity or 'null'}",
         f"model.recompute_method={recompute.method or 'null'}",
         f"model.recompute_num_layers={recompute.num_layers or 'null'}",
+        *given(optional),
     ]
-    if recompute.granularity == "selective":
-        overrides.append(f"model.recompute_modules=[{','.join(recompute.modules)}]")
-    if plan.offload_optimizer:
-        overrides += [
-            "optimizer.optimizer_cpu_offload=true",
-            "optimizer.optimizer_offload_fraction=1.0",
-            "optimizer.use_precision_aware_optimizer=true",
-        ]
-    return overrides
 
 
 # Names of `megatron.bridge.training.mixed_precision`.
@@ -201,26 +193,27 @@ _MIXED = {
 
 
 def _run_overrides(job: Job, account: Account) -> list[str]:
-    overrides = [f"mixed_precision={_MIXED.get(job.precision, _MIXED['bf16'])}"]
     if job.precision == "tf32":
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"
         )
-    if OPTIMIZERS[job.optimizer].rule == "adam":
-        if job.optimizer != "adam":
-            account.left_to_user(
-                "optimizer",
-                f"moments of {job.optimizer}: exp_avg_dtype and exp_avg_sq_dtype of your recipe's optimizer",
-            )
-        overrides = [*overrides, "optimizer.optimizer=adam"]
-    else:
-        momentum = 0.9 if job.optimizer == "momentum" else 0.0
-        overrides = [*overrides, "optimizer.optimizer=sgd", f"optimizer.sgd_momentum={momentum}"]
-    if job.seq is not None:
-        overrides += [f"model.seq_length={job.seq}", f"dataset.seq_length={job.seq}"]
+    is_adam = OPTIMIZERS[job.optimizer].rule == "adam"
+    if is_adam and job.optimizer != "adam":
+        account.left_to_user(
+            "optimizer", f"moments of {job.optimizer}: exp_avg_dtype and exp_avg_sq_dtype of your recipe's optimizer"
+        )
     if job.lora_rank is not None:
         account.left_to_user("lora_rank", f"choose a recipe of PEFT and give it peft.dim={job.lora_rank}")
-    return overrides
+    optional = {
+        f"optimizer.sgd_momentum={0.9 if job.optimizer == 'momentum' else 0.0}": not is_adam,
+        f"model.seq_length={job.seq}": job.seq is not None,
+        f"dataset.seq_length={job.seq}": job.seq is not None,
+    }
+    return [
+        f"mixed_precision={_MIXED.get(job.precision, _MIXED['bf16'])}",
+        f"optimizer.optimizer={'adam' if is_adam else 'sgd'}",
+        *given(optional),
+    ]
 
 
 # -- runs of it, and of NeMo, whose settings have the same names in other sections -----------------------------------------------
@@ -271,14 +264,13 @@ def read(path: Path, text: str, part: str = "") -> Run:
     stated = {_argument(name) for name in written.of}
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "global_batch_size")
     left = [name for name in sizes if name.replace("_", "-") not in stated]
-    misspelt = [(setting, near) for name, setting in others.items() if (near := meant(name, ARGUMENTS))]
+    misspelt = [
+        setting.problem(path, f"is not known; did you mean '{near.replace('-', '_')}'?")
+        for name, setting in others.items()
+        if (near := meant(name, ARGUMENTS))
+    ]
     if misspelt:
-        raise InputFileError(
-            [
-                setting.problem(path, f"is not known; did you mean '{near.replace('-', '_')}'?")
-                for setting, near in misspelt
-            ]
-        )
+        raise InputFileError(misspelt)
     # With hyphens they are arguments of Megatron-LM; a section of tokens is nanotron's.
     are_others = any(s.name == f"--{s.name[2:].replace('_', '-')}" for name, s in written.of.items() if name in sizes)
     if len(left) == len(sizes) or are_others or any(name.startswith("tokens.") for name in written.of):

@@ -163,15 +163,7 @@ def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
 
 
 def _optimizer(job: Job) -> dict[str, Any]:
-    factory: dict[str, Any] = {"name": "sgd"}
-    if OPTIMIZERS[job.optimizer].rule == "adam":
-        factory = {
-            "name": "adamW",
-            "adam_beta1": 0.9,
-            "adam_beta2": 0.95,
-            "adam_eps": 1.0e-08,
-            "torch_adam_is_fused": True,
-        }
+    adam = {"name": "adamW", "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1.0e-08, "torch_adam_is_fused": True}
     return {
         "accumulate_grad_in_fp32": True,
         "clip_grad": 1.0,
@@ -184,7 +176,7 @@ def _optimizer(job: Job) -> dict[str, Any]:
             "lr_warmup_style": "linear",
             "min_decay_lr": 1.0e-05,
         },
-        "optimizer_factory": factory,
+        "optimizer_factory": adam if OPTIMIZERS[job.optimizer].rule == "adam" else {"name": "sgd"},
         "weight_decay": 0.01,
         "zero_stage": job.plan.zero_stage,
     }
@@ -244,10 +236,8 @@ def read(path: Path, text: str, part: str = "") -> Run:
     if not all(f"parallelism.{name}" in found for name in ("dp", "tp", "pp")):
         raise problem(path, "is no configuration of nanotron: it has no parallelism with dp, tp and pp")
     run = Run()
-    for name, option in _DEGREES.items():
-        count = found.number(name)
-        if count is not None and (count > 1 or option == "micro_batch"):
-            run.mesh[option] = str(count)
+    counts = {option: found.number(name) or 0 for name, option in _DEGREES.items()}
+    run.mesh |= {name: str(n) for name, n in counts.items() if n > 1 or (n and name == "micro_batch")}
     dp = found.number("parallelism.dp") or 1
     run.options["gpus"] = str(dp * math.prod(int(run.mesh.get(name, 1)) for name in ("tp", "pp", "cp")))
     run.mesh["sequence_parallel"] = str(found.value("parallelism.tp_mode", "ALL_REDUCE")).upper() == "REDUCE_SCATTER"
@@ -261,12 +251,9 @@ def read(path: Path, text: str, part: str = "") -> Run:
         raise found.problem("optimizer.zero_stage", f"is {stage}; 0 or 1 is expected")
     run.mesh["zero"] = str(stage)
     run.mesh["recompute"] = "full" if found.flag("parallelism.recompute_layer") else "none"
-    for name, option in (
-        ("tokens.batch_accumulation_per_replica", "num_micro_batches"),
-        ("tokens.sequence_length", "seq"),
-    ):
-        if (count := found.number(name)) is not None:
-            run.options[option] = str(count)
+    of_tokens = {"batch_accumulation_per_replica": "num_micro_batches", "sequence_length": "seq"}
+    read_counts = {option: found.number(f"tokens.{name}") for name, option in of_tokens.items()}
+    run.options |= {option: str(count) for option, count in read_counts.items() if count is not None}
     run.options["precision"] = str(
         found.word("model.dtype", {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}, "bf16")
     )

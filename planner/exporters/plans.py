@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.framework import UNKNOWN
-from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
@@ -27,7 +26,6 @@ from planner.spaces.plan_question import request_from_document
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
     from planner.files.loading import Loaded
-    from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
 # Kind of plan, as in Exporter.TAKES -> how a sentence goes on after "a plan" or "plans".
@@ -146,7 +144,8 @@ def job_of_plan(
     elsewhere = _other_framework(space, ranked, exporter_of(target).FRAMEWORK)
     origin = dataclasses.replace(job.origin, prediction=(*job.origin.prediction, *elsewhere))
     job = dataclasses.replace(job, origin=origin)
-    return job, (*_warnings(document, space.resolved, ranked), *elsewhere)
+    beyond = () if ranked.fits else (f"the plan does not fit into memory: {_memory(ranked)}",)
+    return job, (*changed_inputs(document, space.resolved.setting), *beyond, *elsewhere)
 
 
 def _takers(kind: str) -> str:
@@ -248,7 +247,8 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         output_tokens=workload.output_tokens,
         precision=space.resolved.setting.precision,
         kv_precision=space.kv_precision,
-        memory_utilisation=_utilisation(space.capacity_bytes, space.cluster),
+        # To three digits and not above what was asked for.
+        memory_utilisation=int(space.capacity_bytes / space.cluster.device.capacity_bytes * 1000 + 1e-6) / 1000,
     )
     return job, "serving"
 
@@ -256,11 +256,6 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
 def _memory(ranked: RankedPlan) -> str:
     used, capacity = byte_text(ranked.memory_bytes_per_gpu), byte_text(ranked.memory_capacity_bytes)
     return f"{used} of {capacity} on the fullest GPU"
-
-
-def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
-    """Share of a device that may be filled, to three digits and not above what was asked for."""
-    return int(capacity_bytes / cluster.device.capacity_bytes * 1000 + 1e-6) / 1000
 
 
 def _other_framework(space: Any, ranked: RankedPlan, target: str) -> tuple[str, ...]:
@@ -312,9 +307,3 @@ def _change(there: float, here: float, text: Callable[[float], str]) -> str:
     if text(there) == text(here):
         return f"{text(there)} as before"
     return f"{text(there)} in place of {text(here)} ({'+' if ratio > 0 else '-'}{percent(abs(ratio))})"
-
-
-def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:
-    """Files that are not those that the plan was made with; more memory than there is."""
-    beyond = [] if ranked.fits else [f"the plan does not fit into memory: {_memory(ranked)}"]
-    return (*changed_inputs(document, resolved.setting), *beyond)

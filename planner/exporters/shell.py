@@ -21,11 +21,7 @@ def comment(lines: Sequence[str]) -> list[str]:
     >>> comment(["a", "", "b\nrm -rf x"])
     ['# a', '#', '# b\\nrm -rf x']
     """
-    return [f"# {_printable(line)}".rstrip() for line in lines]
-
-
-def _printable(line: str) -> str:
-    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return [f"# {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)}".rstrip() for line in lines]
 
 
 def shell_array(name: str, words: Sequence[Sequence[str]]) -> list[str]:
@@ -88,7 +84,26 @@ def start_scripts(
         Name -> text.
     """
     launcher = _torchrun(job.nodes) if launcher is None else launcher
-    script = _launch_script(header, environment or {}, settings, launcher, command)
+    uses_folder = any("$here" in line for line in (*settings, *launcher, *command))
+    variables = [
+        f"export {name}={shlex.quote(value)}" if value else f"unset {name}"
+        for name, value in (environment or {}).items()
+    ]
+    lines = [
+        "#!/usr/bin/env bash",
+        *comment(header),
+        "set -euo pipefail",
+        *([_HERE] if uses_folder else []),
+        "",
+        *variables,
+        *([""] if variables else []),
+        *settings,
+        "",
+        *launcher,
+        "",
+        " \\\n  ".join(['exec "${LAUNCHER[@]}"', *command, '"$@"']),
+    ]
+    script = "\n".join(lines) + "\n"
     return {_LAUNCH: script, _SLURM: slurm_script(header[:3], job.nodes, job.origin.model)}
 
 
@@ -106,25 +121,6 @@ def node_ranks(nodes: Nodes) -> list[str]:
         'node_rank="${NODE_RANK:-${SLURM_NODEID:?set NODE_RANK to the number of this node}}"',
         'master_addr="${MASTER_ADDR:?set MASTER_ADDR to the address of node 0}"',
     ]
-
-
-def _launch_script(
-    header: Sequence[str],
-    environment: Mapping[str, str],
-    settings: Sequence[str],
-    launcher: Sequence[str],
-    command: Sequence[str],
-) -> str:
-    """A bash script that starts one node."""
-    uses_folder = any("$here" in line for line in (*settings, *launcher, *command))
-    lines = ["#!/usr/bin/env bash", *comment(header), "set -euo pipefail", *([_HERE] if uses_folder else []), ""]
-    for name, value in environment.items():
-        lines.append(f"export {name}={shlex.quote(value)}" if value else f"unset {name}")
-    if environment:
-        lines.append("")
-    lines += [*settings, "", *launcher, ""]
-    lines.append(" \\\n  ".join(['exec "${LAUNCHER[@]}"', *command, '"$@"']))
-    return "\n".join(lines) + "\n"
 
 
 def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str = _LAUNCH) -> str:

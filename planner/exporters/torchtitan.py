@@ -86,11 +86,10 @@ def refusals(job: Job, version: str) -> list[str]:
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
     """Write the configuration and the scripts."""
-    is_toml = version == _TOML
     settings = _settings(job, account, version)
     head = header(job.origin, account, VERSIONS[version])
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    if is_toml:
+    if version == _TOML:
         name, text = "planned.toml", _toml(settings, head)
         lines = ["# Choose your model by arguments of this script: --model.name llama3 --model.flavor 70B ..."]
         command = ["-m torchtitan.train", f'--job.config_file "$here/{name}"']
@@ -119,9 +118,7 @@ def _settings(job: Job, account: Account, version: str) -> dict[str, dict[str, A
     account_basics(job, account)
     is_toml = version == _TOML
     parallelism = _parallelism(job, account, is_toml=is_toml)
-    training = _batch(job, parallelism, in_tokens=version == _TOKENS)
-    training["mixed_precision_param"] = "float32" if job.precision in ("fp32", "tf32") else "bfloat16"
-    training["mixed_precision_reduce"] = "float32"
+    batch = _batch(job, parallelism, in_tokens=version == _TOKENS)
     if job.precision in _CONVERTERS:
         account.left_to_user("precision", f"the converter of your model: {_CONVERTERS[job.precision]}")
     if job.precision == "tf32":
@@ -129,47 +126,48 @@ def _settings(job: Job, account: Account, version: str) -> dict[str, dict[str, A
     account.left_to_user("optimizer", "Adam with the rates of your configuration")
     plan = job.plan
     # trainer.py raises on CUDA graphs beside pipelines, and beside experts whose dispatcher waits for the device (commit f84224af0).
-    if not is_toml and (plan.pp > 1 or plan.ep > 1):
-        training["disable_cuda_graphs"] = True
-    if plan.offload_optimizer and plan.zero_stage:
-        training["enable_cpu_offload"] = True
-    checkpointing = {"mode": plan.recompute}
-    if plan.recompute == "selective":
-        checkpointing["selective_ac_option"] = "op"  # later versions have nothing else
-    return {"parallelism": parallelism, "training": training, "activation_checkpoint": checkpointing}
+    has_no_graphs = not is_toml and (plan.pp > 1 or plan.ep > 1)
+    training = {
+        **batch,
+        "mixed_precision_param": "float32" if job.precision in ("fp32", "tf32") else "bfloat16",
+        "mixed_precision_reduce": "float32",
+        **({"disable_cuda_graphs": True} if has_no_graphs else {}),
+        **({"enable_cpu_offload": True} if plan.offload_optimizer and plan.zero_stage else {}),
+    }
+    # Later versions have nothing else.
+    option = {"selective_ac_option": "op"} if plan.recompute == "selective" else {}
+    return {
+        "parallelism": parallelism,
+        "training": training,
+        "activation_checkpoint": {"mode": plan.recompute, **option},
+    }
 
 
 def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
-    settings: dict[str, Any] = {
+    if plan.cp > 1 and not is_toml:
+        account.left_to_user(
+            "cp_kind", f"the attention of your model decides how positions are exchanged: choose {plan.cp_kind}"
+        )
+    rotates = "alltoall" if plan.cp_kind == "ring" else "allgather"
+    # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
+    reshards = "always" if plan.zero_stage == 3 else "never"
+    return {
         "data_parallel_replicate_degree": plan.dp_replicate,
         "data_parallel_shard_degree": plan.dp_shard,
         "tensor_parallel_degree": plan.tp,
         "context_parallel_degree": plan.cp,
         "expert_parallel_degree": plan.ep,
         "pipeline_parallel_degree": plan.pp,
+        **(
+            {"expert_tensor_parallel_degree": plan.etp}
+            if is_toml
+            else {"enable_sequence_parallel": plan.sequence_parallel}
+        ),
+        **({"context_parallel_rotate_method": rotates} if plan.cp > 1 and is_toml else {}),
+        **({"fsdp_reshard_after_forward": reshards} if plan.zero_stage or plan.cp > 1 else {}),
+        **_pipeline(job, account, is_toml=is_toml),
     }
-    if is_toml:
-        settings["expert_tensor_parallel_degree"] = plan.etp
-    else:
-        settings["enable_sequence_parallel"] = plan.sequence_parallel
-    settings |= _context(job, account, is_toml=is_toml)
-    if plan.zero_stage or plan.cp > 1:
-        # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
-        settings["fsdp_reshard_after_forward"] = "always" if plan.zero_stage == 3 else "never"
-    return settings | _pipeline(job, account, is_toml=is_toml)
-
-
-def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
-    plan = job.plan
-    if plan.cp == 1:
-        return {}
-    if not is_toml:
-        account.left_to_user(
-            "cp_kind", f"the attention of your model decides how positions are exchanged: choose {plan.cp_kind}"
-        )
-        return {}
-    return {"context_parallel_rotate_method": "alltoall" if plan.cp_kind == "ring" else "allgather"}
 
 
 def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
@@ -325,9 +323,8 @@ def read(path: Path, text: str, part: str = "") -> Run:
             "is no configuration of torchtitan: it has none of the settings of parallelism or training that are read",
         )
     run = Run()
-    for name, option in _DEGREES.items():
-        if (count := found.number(name)) is not None and (count > 1 or option == "dp_replicate"):
-            run.mesh[option] = str(count)
+    counts = {option: found.number(name) or 0 for name, option in _DEGREES.items()}
+    run.mesh |= {name: str(n) for name, n in counts.items() if n > 1 or (n and name == "dp_replicate")}
     degrees = {option: int(run.mesh.get(option, 1)) for option in _DEGREES.values()}
     shard = found.number("parallelism.data_parallel_shard_degree", -1)
     if shard == 0:

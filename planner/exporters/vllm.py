@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import account_placement, header
+from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
 from planner.exporters.shell import comment, shell_array, slurm_script
 
@@ -111,31 +111,32 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     account.left_to_user(
         "max_model_len", f"the plan knows mean lengths only: raise --max-model-len {length} to your longest request"
     )
-    arguments: list[tuple[str, ...]] = [
-        ("--tensor-parallel-size", str(plan.tp)),
-        ("--pipeline-parallel-size", str(plan.pp)),
-        ("--max-num-seqs", str(plan.max_batch)),
-        ("--max-model-len", str(length)),
-        ("--gpu-memory-utilization", f"{job.memory_utilisation:g}"),
-        ("--dtype", _DTYPES[PRECISIONS[job.precision].plain.name]),
-    ]
-    if job.precision in _QUANTIZATION:
-        arguments.append(("--quantization", _QUANTIZATION[job.precision]))
-    elif job.precision == "nf4":  # announced in vllm-project/vllm issue 39583
+    if job.precision == "nf4":  # announced in vllm-project/vllm issue 39583
         account.impossible("precision", "vLLM 0.33 reads no nf4; earlier releases take --quantization bitsandbytes")
-    elif PRECISIONS[job.precision].kind == "narrow":
+    elif job.precision not in _QUANTIZATION and PRECISIONS[job.precision].kind == "narrow":
         account.left_to_user(
             "precision", f"name a checkpoint whose weights are in {job.precision}: vLLM reads that from it"
         )
     if job.precision == "tf32":
         account.left_to_user("precision", "let matrices be computed in tf32: no argument does")
-    if job.kv_precision == "fp8":
-        arguments.append(("--kv-cache-dtype", "fp8"))
-    elif _DTYPES.get(job.kv_precision) == _DTYPES[PRECISIONS[job.precision].plain.name]:
-        arguments.append(("--kv-cache-dtype", "auto"))
-    else:
+    dtype = _DTYPES[PRECISIONS[job.precision].plain.name]
+    is_fp8, is_as_weights = job.kv_precision == "fp8", _DTYPES.get(job.kv_precision) == dtype
+    if not is_fp8 and not is_as_weights:
         account.impossible("kv_precision", f"the cache has the format of --dtype or fp8, not {job.kv_precision}")
-    return arguments + _prefill(job, account, length)
+    formats = {
+        ("--quantization", _QUANTIZATION.get(job.precision, "")): job.precision in _QUANTIZATION,
+        ("--kv-cache-dtype", "fp8" if is_fp8 else "auto"): is_fp8 or is_as_weights,
+    }
+    return [
+        ("--tensor-parallel-size", str(plan.tp)),
+        ("--pipeline-parallel-size", str(plan.pp)),
+        ("--max-num-seqs", str(plan.max_batch)),
+        ("--max-model-len", str(length)),
+        ("--gpu-memory-utilization", f"{job.memory_utilisation:g}"),
+        ("--dtype", dtype),
+        *given(formats),
+        *_prefill(job, account, length),
+    ]
 
 
 def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, ...]]:

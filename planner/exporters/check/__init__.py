@@ -48,7 +48,7 @@ class Checked:
         )
 
 
-def check_exports(target: str, folders: Sequence[Path], python: str | None = None) -> list[Checked]:
+def check_exports(target: str, folders: Sequence[Path]) -> list[Checked]:
     """Let the target read exported folders.
 
     Parameters
@@ -57,15 +57,14 @@ def check_exports(target: str, folders: Sequence[Path], python: str | None = Non
         A name of `planner.exporters.EXPORTERS`.
     folders : sequence of Path
         As `planner.exporters.export.write_folder` writes them.
-    python : str, optional
-        The Python that the target is installed in; the first on PATH unless given, as its launcher would take.
 
     Raises
     ------
     UsageError
         No Python, or one that ends without an answer.
     """
-    program = python or shutil.which("python3") or shutil.which("python") or sys.executable
+    # The first on PATH, as its launcher would take.
+    program = shutil.which("python3") or shutil.which("python") or sys.executable
     command = [program, str(_PROGRAM), target, *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603

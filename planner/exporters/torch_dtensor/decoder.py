@@ -6,11 +6,10 @@ ColwiseParallel and RowwiseParallel; FSDP2 (`fully_shard`) is ZeRO-2 or ZeRO-3. 
 
 from __future__ import annotations
 
-from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import PRECISIONS
 from planner.core.numbers import counted
 from planner.exporters.account import Account
-from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, given, header
 from planner.exporters.job import Job
 from planner.exporters.shell import PLAN, comment, scripts
 
@@ -112,13 +111,6 @@ _NAMES = {
 }
 
 
-def _names(network: NetworkSizes | None, *, is_split: bool) -> dict[str, str]:
-    names = dict(_NAMES) if is_split else {"block": _NAMES["block"]}
-    if network is not None and not network.has_glu:
-        names.pop("gate", None)
-    return names
-
-
 _IMPORTS = """
 import torch
 from torch import nn
@@ -215,45 +207,41 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _plan_text(job: Job, head: list[str]) -> str:
-    plan = job.plan
+    plan, network = job.plan, job.network
     is_split, is_data, recomputed = plan.tp > 1, plan.dp > 1, sum(job.chunk_recompute)
-    text = "\n".join(comment(head)) + f'\n"""How to split a decoder over {plan.workers} ranks."""\n\n'
-    text += "from __future__ import annotations\n" + _IMPORTS
-    text += (
-        (_CHECKPOINT_IMPORT if recomputed else "")
-        + (_FSDP_IMPORT if is_data else "")
-        + (_TENSOR_IMPORTS if is_split else "")
+    has_gate = network is None or network.has_glu
+    parts = [role for role in _NAMES if role == "block" or (is_split and (has_gate or role != "gate"))]
+    calls = {
+        '    parallelize_module(module, mesh["tp"], tensor_plan(module))\n': is_split,
+        "    for name in list(blocks_of(module))[:RECOMPUTED_BLOCKS]:\n"
+        "        module.set_submodule(name, checkpoint_wrapper(module.get_submodule(name)))\n": recomputed > 0,
+        "    shard(module, mesh)\n": is_data,
+    }
+    hidden = (
+        "# As DTensors they keep the length of the whole sample, by which a model counts positions and masks.\n"
+        "HIDDEN, NORM, LOCAL = Shard(1), SequenceParallel(), False\n"
+        if plan.sequence_parallel
+        else "HIDDEN, NORM, LOCAL = Replicate(), None, True\n"
     )
-    text += "\n# Ranks from the outermost dimension to the innermost: the innermost are neighbours.\n"
-    text += f'MESH = {{"dp_replicate": {plan.dp_replicate}, "dp_shard": {plan.dp_shard}, "tp": {plan.tp}}}\n'
-    text += "# Part -> your module, inside a block without its name. CHANGE THE RIGHT SIDE to fit your model.\n"
-    names = _names(job.network, is_split=is_split)
-    text += "NAMES = {\n" + "".join(f'    "{role}": "{name}",\n' for role, name in names.items()) + "}\n"
-    text += 'OUTSIDE = ("embedding", "final_norm", "head")\n'
-    calls = ""
-    if is_split:
-        text += "# Hidden states between the split matrices, and what is computed on them.\n"
-        text += (
-            "# As DTensors they keep the length of the whole sample, by which a model counts positions and masks.\n"
-            "HIDDEN, NORM, LOCAL = Shard(1), SequenceParallel(), False\n"
-            if plan.sequence_parallel
-            else "HIDDEN, NORM, LOCAL = Replicate(), None, True\n"
-        )
-        calls += '    parallelize_module(module, mesh["tp"], tensor_plan(module))\n'
-    if recomputed:
-        text += f"RECOMPUTED_BLOCKS = {recomputed}\n"
-        calls += (
-            "    for name in list(blocks_of(module))[:RECOMPUTED_BLOCKS]:\n"
-            "        module.set_submodule(name, checkpoint_wrapper(module.get_submodule(name)))\n"
-        )
-    if is_data:
-        text += f"RESHARD = {plan.zero_stage == 3}  # weights leave after the forward pass: ZeRO-3\n"
-        text += f"PRECISION = MixedPrecisionPolicy({_policy(job.precision)})\n"
-        calls += "    shard(module, mesh)\n"
-    text += "\n" + _MESH.replace("{calls}", calls)
-    return text + ("\n" + _TENSOR if is_split else "") + ("\n" + _SHARD if is_data else "")
-
-
-def _policy(precision: str) -> str:
-    dtype = _DTYPES[PRECISIONS[precision].plain.name]
-    return "" if dtype == "float32" else f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
+    dtype = _DTYPES[PRECISIONS[job.precision].plain.name]
+    policy = "" if dtype == "float32" else f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
+    settings = {
+        f"# Hidden states between the split matrices, and what is computed on them.\n{hidden}": is_split,
+        f"RECOMPUTED_BLOCKS = {recomputed}\n": recomputed > 0,
+        f"RESHARD = {plan.zero_stage == 3}  # weights leave after the forward pass: ZeRO-3\n": is_data,
+        f"PRECISION = MixedPrecisionPolicy({policy})\n": is_data,
+    }
+    texts = [
+        "\n".join(comment(head)) + f'\n"""How to split a decoder over {plan.workers} ranks."""\n\n',
+        "from __future__ import annotations\n" + _IMPORTS,
+        *given({_CHECKPOINT_IMPORT: recomputed > 0, _FSDP_IMPORT: is_data, _TENSOR_IMPORTS: is_split}),
+        "\n# Ranks from the outermost dimension to the innermost: the innermost are neighbours.\n",
+        f'MESH = {{"dp_replicate": {plan.dp_replicate}, "dp_shard": {plan.dp_shard}, "tp": {plan.tp}}}\n',
+        "# Part -> your module, inside a block without its name. CHANGE THE RIGHT SIDE to fit your model.\n",
+        "NAMES = {\n" + "".join(f'    "{role}": "{_NAMES[role]}",\n' for role in parts) + "}\n",
+        'OUTSIDE = ("embedding", "final_norm", "head")\n',
+        *given(settings),
+        "\n" + _MESH.replace("{calls}", "".join(given(calls))),
+        *given({"\n" + _TENSOR: is_split, "\n" + _SHARD: is_data}),
+    ]
+    return "".join(texts)

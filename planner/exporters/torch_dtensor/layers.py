@@ -273,6 +273,9 @@ def _plan_text(job: LayerJob, head: Sequence[str]) -> str:
         {*styles, "check_names", "cross_entropy", "no_exchange", "share"}, key=lambda n: (n[0].islower(), n)
     )
     sizes = [f'"dim{i}": {size}' for i, size in enumerate(mesh)]
+    strided = "from torch.distributed.tensor.placement_types import _StridedShard as Strided"
+    # Of the last layer: the softmax, or what else the loss is computed of.
+    loss_layout = _layout(job.graph.layers[-1], _roles(plan.splits[-1], mesh))
     lines = [
         *comment(head),
         _DOC.format(model=model, workers=plan.workers, loop=loop),
@@ -284,10 +287,7 @@ def _plan_text(job: LayerJob, head: Sequence[str]) -> str:
         "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
         "from torch.distributed.tensor import DTensor, Replicate, Shard",
         "from torch.distributed.tensor.parallel import parallelize_module",
-    ]
-    if "Strided(" in used:
-        lines.append("from torch.distributed.tensor.placement_types import _StridedShard as Strided")
-    lines += [
+        *([strided] if "Strided(" in used else []),
         "",
         '__all__ = ["INPUT", "build_mesh", "loss", "no_exchange", "parallelize", "share"]',
         "",
@@ -297,7 +297,7 @@ def _plan_text(job: LayerJob, head: Sequence[str]) -> str:
         f"MESH = {{{', '.join(sizes)}}}",
         "# Layouts of what enters the model, and of the logits in the loss; a placement per dimension of the mesh.",
         f"INPUT = {_tuple(_input_layout(job, mesh))}",
-        f"LOSS = {_tuple(_loss_layout(job, mesh))}",
+        f"LOSS = {_tuple(loss_layout)}",
         "",
         *_modules(job, entries),
         "",
@@ -331,12 +331,6 @@ def _input_layout(job: LayerJob, mesh: Sequence[int]) -> list[str]:
         if inputs & set(layer.inputs):
             return _need(layer, _roles(split, mesh))
     return ["Shard(0)"] * len(mesh)
-
-
-def _loss_layout(job: LayerJob, mesh: Sequence[int]) -> list[str]:
-    """Of the last layer: the softmax, or what else the loss is computed of."""
-    layer, split = job.graph.layers[-1], job.plan.splits[-1]
-    return _layout(layer, _roles(split, mesh))
 
 
 _FUNCTIONS = '''
