@@ -143,24 +143,24 @@ def calibration_report(found: Calibrated, cluster: Cluster | None, command_line:
 
 
 def _blocks(found: Calibrated, cluster: Cluster | None) -> list[Block]:
-    blocks: list[Block] = [Sentence(_summary(found), strong=True)]
-    if found.fell_back:
-        blocks.append(Sentence(f"{found.fell_back}."))
-    blocks += [Heading("Rows"), _rows(found), _skipped(found)]
-    if len(found.by_kind) > 1:
-        blocks.append(_errors("kind of table", found.by_kind, [kind.name for kind in found.by_kind]))
-    blocks += [Heading("Constants: factors on the bundled values"), _constants(found, cluster)]
+    kinds = _errors("kind of table", found.by_kind, [kind.name for kind in found.by_kind])
     open_ones = _undetermined(found)
-    if open_ones:
-        blocks.append(Sentence(open_ones))
     spread = ", ".join(f"{kind} {percent(sd)}" for kind, sd in found.residual_by_kind.items())
     unseen = "rows left out" if found.errors.left_out is not None and not found.fell_back else "these rows"
-    blocks.append(
+    return [
+        Sentence(_summary(found), strong=True),
+        *([Sentence(f"{found.fell_back}.")] if found.fell_back else []),
+        Heading("Rows"),
+        _rows(found),
+        _skipped(found),
+        *([kinds] if len(found.by_kind) > 1 else []),
+        Heading("Constants: factors on the bundled values"),
+        _constants(found, cluster),
+        *([Sentence(open_ones)] if open_ones else []),
         Sentence(
             f"What the constants do not explain, as a standard deviation of log(measured / predicted) over {unseen}: {spread}."
-        )
-    )
-    return blocks
+        ),
+    ]
 
 
 def _summary(found: Calibrated) -> str:
@@ -219,7 +219,9 @@ def _skipped(found: Calibrated) -> Block:
 
 def _constants(found: Calibrated, cluster: Cluster | None) -> Table:
     findings = found.findings
-    columns = [
+    meanings = tuple(CONSTANTS[finding.name].meaning for finding in findings)
+    numbers = [] if cluster is None else [tuple(_numbers(found, finding, cluster) for finding in findings)]
+    columns = (
         Column(title="constant", cells=tuple(finding.name for finding in findings), is_text=True),
         Column(title="factor", cells=tuple(f"{finding.constant.value:.3f}" for finding in findings)),
         Column(title="sure to", cells=tuple(percent(finding.constant.log_sd) for finding in findings)),
@@ -229,13 +231,10 @@ def _constants(found: Calibrated, cluster: Cluster | None) -> Table:
             cells=tuple("yes" if finding.constant.determined else "no" for finding in findings),
             is_text=True,
         ),
-    ]
-    if cluster is not None:
-        cells = tuple(_numbers(found, finding, cluster) for finding in findings)
-        columns.append(Column(title="that is", cells=cells, is_text=True, flexible=True, priority=2))
-    meanings = tuple(CONSTANTS[finding.name].meaning for finding in findings)
-    columns.append(Column(title="what it multiplies", cells=meanings, is_text=True, flexible=True, priority=3))
-    return Table(columns=tuple(columns))
+        *(Column(title="that is", cells=cells, is_text=True, flexible=True, priority=2) for cells in numbers),
+        Column(title="what it multiplies", cells=meanings, is_text=True, flexible=True, priority=3),
+    )
+    return Table(columns=columns)
 
 
 def _numbers(found: Calibrated, finding: Finding, cluster: Cluster) -> str:

@@ -177,7 +177,11 @@ def calibrate(
     findings = [
         _finding(each, names.index(each), found, names, log_sds[each])
         if found is not None and not fell_back and each in names
-        else _untouched(each, word if each in names else _UNRELATED, log_sds[each])
+        else Finding(
+            name=each,
+            constant=CalibratedConstant(log_sd=log_sds[each], prior_log_sd=log_sds[each]),
+            reason=word if each in names else _UNRELATED,
+        )
         for each in CONSTANTS
     ]
     correlation = np.eye(len(findings))
@@ -189,6 +193,7 @@ def calibrate(
     # What no constant explains is that of rows left out, unless the bundled constants are kept.
     residual = measured.log_measured - (log_after if unseen is None or fell_back else unseen)
     training = np.isin(measured.part, [n for n, kind in enumerate(measured.parts) if kind in _TRAINING])
+    networks = {name for name, chosen in zip(measured.network, training.tolist(), strict=True) if chosen}
     # Kept constants are not compared file by file with what was left out of a fit.
     errors = partial(_errors, measured, log_after, None if fell_back else unseen)
     overall = _errors(measured, log_after, unseen, "all", np.ones(len(measured), dtype=bool))
@@ -204,7 +209,7 @@ def calibrate(
             correlation=np.round(correlation, 4),
             residual_log_sd=_spread(residual[training] if np.any(training) else residual),
             # A fit that was not tried on rows left out says nothing about other runs.
-            residual_groups=0 if unseen is None and not fell_back else _networks(measured, training),
+            residual_groups=0 if unseen is None and not fell_back else len(networks),
             framework=machinery.framework or measured.framework,
         ),
         findings=tuple(findings),
@@ -271,10 +276,6 @@ def _predictor(measured: Measurements, names: Sequence[str]) -> Callable[[FloatA
 # -- what is said -----------------------------------------------------------------------------------------------------------------
 
 
-def _untouched(name: str, reason: str, log_sd: float) -> Finding:
-    return Finding(name=name, constant=CalibratedConstant(log_sd=log_sd, prior_log_sd=log_sd), reason=reason)
-
-
 def _finding(name: str, j: int, found: Fit, names: Sequence[str], prior_log_sd: float) -> Finding:
     log_sd = min(float(found.log_sd[j]), prior_log_sd)
     value = float(np.exp(found.theta[j]))
@@ -325,11 +326,6 @@ def _of_one(measured: Measurements, fell_back: str) -> str:
         f"networks usually differ by {100 * _LEVEL_SD:.0f} %. The error on rows left out is that of more of the same, and other networks "
         "may be predicted worse than with the bundled constants: add runs of another one"
     )
-
-
-def _networks(measured: Measurements, rows: BoolArray) -> int:
-    """Different networks among some of the times."""
-    return len({network for network, chosen in zip(measured.network, rows.tolist(), strict=True) if chosen})
 
 
 def _spread(residual: FloatArray) -> float:

@@ -191,9 +191,8 @@ def comparison_report(comparison: Comparison, warnings: Sequence[str] = ()) -> R
 
 def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
     items = comparison.items
-    blocks: list[Block] = [_overview(comparison)]
-    blocks += [Sentence(text, strong=True) for text in question_sentences(comparison)]
-    blocks += [Sentence(text, strong=True) for text in _reasons(comparison)]
+    sentences = (*question_sentences(comparison), *_reasons(comparison))
+    blocks: list[Block] = [_overview(comparison), *(Sentence(text, strong=True) for text in sentences)]
     for heading, rows in (
         ("What is asked otherwise", comparison.question),
         ("What differs in the plans", comparison.settings),
@@ -325,10 +324,11 @@ def _number_table(comparison: Comparison, rows: Sequence[Row], unit: Unit) -> Ta
 
     columns = [Column("", tuple(row.name for row in rows), is_text=True)]
     for n, item in enumerate(comparison.items):
-        columns.append(Column(item.label, cells([row.values[n] for row in rows]), unit=unit.name))
-        if n:
-            changes = cells([row.differences[n] for row in rows], signed=True)
-            columns.append(Column("difference", changes, n, unit=unit.name))
+        changes = cells([row.differences[n] for row in rows], signed=True)
+        columns += [
+            Column(item.label, cells([row.values[n] for row in rows]), unit=unit.name),
+            *([Column("difference", changes, n, unit=unit.name)] if n else []),
+        ]
     return Table(columns=tuple(columns), total=True)
 
 
@@ -337,12 +337,15 @@ def _facts(comparison: Comparison, warnings: Sequence[str]) -> Facts:
     asked = {name for name, _ in comparison.question}
     hidden = {"model file", "cluster file", *asked}
     question = ", ".join(f"{name} {text}" for name, text in first.question.items() if name not in hidden)
-    facts = [("Asked of all", question)]
-    if comparison.same:
-        facts.append(("In all plans", ", ".join(f"{name} {text}" for name, text in comparison.same.items())))
-    facts += [("Found", f"{item.label}: {item.found}") for item in comparison.items if item.found]
-    facts += [("Warning", warning) for warning in warnings]
-    return Facts(tuple(facts))
+    same = ", ".join(f"{name} {text}" for name, text in comparison.same.items())
+    return Facts(
+        (
+            ("Asked of all", question),
+            *([("In all plans", same)] if same else []),
+            *(("Found", f"{item.label}: {item.found}") for item in comparison.items if item.found),
+            *(("Warning", warning) for warning in warnings),
+        )
+    )
 
 
 # -- for programs -------------------------------------------------------------------------------------------------------

@@ -96,14 +96,17 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
         facts.append(("Memory", memory_text(used, there, probability=ranked.fits_probability)))
     if answer.misfit:
         facts.append(("Fits", answer.misfit))
-    if answer.first is None:
-        facts.append(("First plan", "none with other settings either" if answer.misfit else f"none: {answer.no_plan}"))
-    else:
-        facts.append(("First plan", f"{answer.first.best.summary}: {_pace(answer.first.best)}"))
-    facts += [("Better plans", text) for text in [_rank(answer)] if text]
-    facts += zip(("Time", "Memory needed"), _reasons(answer), strict=False)
+    none = "none with other settings either" if answer.misfit else f"none: {answer.no_plan}"
+    first = none if answer.first is None else f"{answer.first.best.summary}: {_pace(answer.first.best)}"
     notes = () if answer.plan is None else answer.plan.notes
-    return [*facts, *(("Note", str(note)) for note in notes), *(("Warning", text) for text in warnings)]
+    return [
+        *facts,
+        ("First plan", first),
+        *(("Better plans", text) for text in [_rank(answer)] if text),
+        *zip(("Time", "Memory needed"), _reasons(answer), strict=False),
+        *(("Note", str(note)) for note in notes),
+        *(("Warning", text) for text in warnings),
+    ]
 
 
 def _pace(plan: RankedPlan) -> str:
@@ -144,13 +147,14 @@ def _legal_table(answer: WhyNot) -> Table:
     plans = [legal.plan for legal in answer.legal]
     unit = time_unit(min(plan.step_time_s for plan in plans))
     times = (significant(plan.step_time_s / unit.size) for plan in plans)
+    memory = (used_of_total(plan.memory_bytes_per_gpu, plan.memory_there_bytes) for plan in plans)
     return Table(
         columns=(
             Column("", tuple(legal.change for legal in answer.legal), is_text=True),
             Column("best plan with it", tuple(p.summary for p in plans), 2, is_text=True, flexible=True, plans=True),
             Column("GPUs", tuple(f"{plan.workers:,}" for plan in plans), 1),
             Column(f"time per {_word(plans[0])}", tuple(times), unit=unit.name),
-            Column("memory", tuple(_memory(plan) for plan in plans), unit="per GPU"),
+            Column("memory", tuple(memory), unit="per GPU"),
             Column("fits", tuple("yes" if plan.fits else "no" for plan in plans), is_text=True),
         )
     )
@@ -159,10 +163,6 @@ def _legal_table(answer: WhyNot) -> Table:
 def _word(plan: RankedPlan) -> str:
     """What the time of a plan is counted for."""
     return "step" if plan.get("ttft_s") is None else "token"
-
-
-def _memory(plan: RankedPlan) -> str:
-    return used_of_total(plan.memory_bytes_per_gpu, plan.memory_there_bytes)
 
 
 def _step_table(answer: WhyNot) -> Table:
@@ -174,8 +174,11 @@ def _step_table(answer: WhyNot) -> Table:
     times = [step.change_s for step in steps] + [last.step_time_s - start.step_time_s]
     memory = [step.change_bytes for step in steps] + [last.memory_bytes_per_gpu - start.memory_bytes_per_gpu]
     rows = [start, *(step.plan for step in steps), last]
+    has_rate = start.get("output_tokens_per_s") is not None
+    rates = tuple(significant(plan.get("output_tokens_per_s")) for plan in rows)
     columns = [
         Column("change", (_PLAN, *(_change_text(step) for step in steps), "all changes"), is_text=True, flexible=True),
+        *([Column("output", rates, unit="tokens/s")] if has_rate else []),
         Column(
             f"time per {_word(start)}",
             tuple(significant(plan.step_time_s / time.size) for plan in rows),
@@ -186,11 +189,8 @@ def _step_table(answer: WhyNot) -> Table:
         Column("memory", tuple(significant(plan.memory_bytes_per_gpu / size.size) for plan in rows), 2, unit=size.name),
         Column("change", ("", *(_signed(value / size.size) for value in memory)), unit=size.name),
         Column("fits", tuple("yes" if plan.fits else "no" for plan in rows), 3, is_text=True),
+        Column("plan", tuple(plan.summary for plan in rows), 4, is_text=True, flexible=True, plans=True),
     ]
-    if start.get("output_tokens_per_s") is not None:
-        rates = tuple(significant(plan["output_tokens_per_s"]) for plan in rows)
-        columns.insert(1, Column("output", rates, unit="tokens/s"))
-    columns.append(Column("plan", tuple(plan.summary for plan in rows), 4, is_text=True, flexible=True, plans=True))
     return Table(columns=tuple(columns), total=True)
 
 

@@ -54,29 +54,34 @@ def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
     device_files : dict
         Name of a device -> its file beside the cluster; bundled devices are named as they are.
     """
-    lines = [f"name: {quoted(machine.name)}", f"description: {quoted(machine.description)}"]
-    if len(machine.devices) == 1:
-        device = machine.devices[0][0]
-        lines.append(f"device: {quoted(device_files.get(device.name, device.name))}")
+    is_one = len(machine.devices) == 1
+    only = machine.devices[0][0].driver_memory if is_one else None
+    indent = "" if is_one else "    "
+    devices = [] if is_one else ["groups:"]
+    for device, count in machine.devices:
         shown = device.driver_memory
-        lines += [] if shown is None else [shown.line()]
-        key = "device"
-    else:
-        key = "groups"
-        lines.append("groups:")
-        for device, count in machine.devices:
-            lines += [f"  - device: {quoted(device_files.get(device.name, device.name))}", f"    count: {count}"]
-            lines += [] if device.driver_memory is None else [device.driver_memory.line("    ")]
-    lines.append("levels:")
+        devices += [
+            f"{'' if is_one else '  - '}device: {quoted(device_files.get(device.name, device.name))}",
+            *([] if is_one else [f"    count: {count}"]),
+            *([] if shown is None else [shown.line(indent)]),
+        ]
+    levels = []
     for level in machine.levels:
         is_last = level.name == machine.levels[-1].name
         remark = "  # machines like this one: raise it to plan for several" if is_last else ""
-        lines += [f"  - name: {level.name}", f"    size: {level.size}{remark}"]
-        lines += [fact.line("    ") for fact in level.facts]
-    lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
-    if key == "device" and shown is not None:
-        lines.append(f"  {shown.key}: {quoted(shown.source)}")
-    lines += [f"  {level.name}: {quoted(_level_source(level))}" for level in machine.levels]
+        levels += [f"  - name: {level.name}", f"    size: {level.size}{remark}"]
+        levels += [fact.line("    ") for fact in level.facts]
+    lines = [
+        f"name: {quoted(machine.name)}",
+        f"description: {quoted(machine.description)}",
+        *devices,
+        "levels:",
+        *levels,
+        "source:",
+        f"  {'device' if is_one else 'groups'}: {quoted(machine.device_source)}",
+        *([f"  {only.key}: {quoted(only.source)}"] if only is not None else []),
+        *(f"  {level.name}: {quoted(_level_source(level))}" for level in machine.levels),
+    ]
     remarks = "".join(f"# {comment_text(remark)}\n" for remark in machine.remarks)
     return _HEAD + remarks + "\n".join(lines) + "\n"
 
@@ -97,18 +102,17 @@ def _level_source(level: FoundLevel) -> str:
 
 def device_text(device: FoundDevice) -> str:
     """Text of a device file."""
-    lines = [f"name: {quoted(device.name)}", f"description: {quoted(device.label)}"]
-    lines += [fact.line() for fact in device.facts]
-    if device.efficiency:
-        values = ", ".join(f"{key}: {number_text(value)}" for key, value in device.efficiency)
-        lines.append(f"efficiency: {{{values}}}")
-    lines.append("source:")
-    lines += [
-        f"  {fact.key}: {quoted(fact.source if fact.is_known else f'assumption - {fact.source}')}"
-        for fact in device.facts
+    values = ", ".join(f"{key}: {number_text(value)}" for key, value in device.efficiency)
+    sources = {fact.key: fact.source if fact.is_known else f"assumption - {fact.source}" for fact in device.facts}
+    lines = [
+        f"name: {quoted(device.name)}",
+        f"description: {quoted(device.label)}",
+        *(fact.line() for fact in device.facts),
+        *([f"efficiency: {{{values}}}"] if values else []),
+        "source:",
+        *(f"  {key}: {quoted(source)}" for key, source in sources.items()),
+        *([f"  efficiency: {quoted(device.efficiency_source)}"] if values else []),
     ]
-    if device.efficiency:
-        lines.append(f"  efficiency: {quoted(device.efficiency_source)}")
     return _HEAD + "\n".join(lines) + "\n"
 
 
@@ -167,7 +171,8 @@ def _blocks(
         return Column(title=title, cells=tuple(str(row[key]) for row in records), is_text=True, flexible=flexible)
 
     unknown = sum(not row["known"] for row in records)
-    blocks: list[Block] = [
+    no_file = "No file was written: -o cluster.yaml writes one that --cluster takes."
+    return [
         Sentence(machine.description, strong=True),
         Table(
             columns=(
@@ -179,8 +184,6 @@ def _blocks(
             )
         ),
         Sentence(f"{unknown} of {len(records)} values are assumptions; in the files these lines say 'unknown'."),
+        *(Sentence(f"remark: {note}") for note in notes),
+        *([] if written else [Sentence(no_file)]),
     ]
-    blocks += [Sentence(f"remark: {note}") for note in notes]
-    if not written:
-        blocks.append(Sentence("No file was written: -o cluster.yaml writes one that --cluster takes."))
-    return blocks

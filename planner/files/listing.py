@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ def rate_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             {
                 "format": row["format"],
                 "peak": format_rate(row["peak_flop_per_s"], "FLOP/s"),
-                **{key: _rate(row, key) for key in ("best", "sustained")},
+                **{
+                    key: format_rate(row[f"{key}_flop_per_s"], "FLOP/s") + ("*" if row[f"{key}_is_assumed"] else "")
+                    for key in ("best", "sustained")
+                },
                 "of peak": percent(row["sustained_share"]),
             }
             for row in rows
@@ -82,27 +85,21 @@ _ASSUMED = (
 _NOT_FOUND = "assumed: no measurement on record"
 
 
-def _rate(row: Mapping[str, Any], key: str) -> str:
-    return format_rate(row[f"{key}_flop_per_s"], "FLOP/s") + ("*" if row[f"{key}_is_assumed"] else "")
-
-
 def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """A column per key."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    columns = []
-    for i, key in enumerate(keys):
-        values = [row.get(key) for row in rows]
-        is_text = not all(value is None or isinstance(value, (int, float)) for value in values)
-        columns.append(
+    values = {key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
+    return Table(
+        columns=tuple(
             Column(
                 title=key.replace("_", " "),
-                cells=tuple(_cell(value) for value in values),
-                is_text=is_text,
+                cells=tuple(_cell(value) for value in cells),
+                is_text=not all(value is None or isinstance(value, (int, float)) for value in cells),
                 flexible=key in _LONG,
                 priority=0 if key in ("name", "setting", *_LONG) else i,
             )
+            for i, (key, cells) in enumerate(values.items())
         )
-    return Table(columns=tuple(columns))
+    )
 
 
 def _cell(value: Any) -> str:
@@ -119,10 +116,6 @@ def file_rows(kind: str, files: Iterable[Path]) -> list[dict[str, Any]]:
         description = str(content.get(_DESCRIPTION) or content.get("source") or "").strip()
         rows.append({"name": path.stem, **_FACTS[kind](content), _DESCRIPTION: description})
     return rows
-
-
-def _model_facts(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {"global_batch": content.get("global_batch")}
 
 
 def _device_facts(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +271,8 @@ def _setting(what: str, name: str | None, value: Any, source: Any, when: str | N
     return {"what": what, "setting": name, "value": value, "when": when, "source": source}
 
 
-_FACTS = {
-    "models": _model_facts,
+_FACTS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "models": lambda content: {"global_batch": content.get("global_batch")},
     "devices": _device_facts,
     "clusters": _cluster_facts,
     "frameworks": _framework_facts,

@@ -161,11 +161,6 @@ def _true_or_false(_: Any, value: Any) -> str:
     return f"expected true or false, got {_show(value)}" + (f"; write {hint}" if hint else "")
 
 
-def _text(_: Any, value: Any) -> str:
-    is_scalar = isinstance(value, (int, float, bool))
-    return f"expected text, got {_show(value)}" + (f"; quote it: '{value}'" if is_scalar else "")
-
-
 def _one_of(context: Any, value: Any) -> str:
     expected = str(context["expected"])
     words = re.findall(r"'([^']*)'", expected)
@@ -178,12 +173,6 @@ def _too_short(context: Any, value: Any) -> str | None:
         return None  # pydantic dropped entries for which it has already reported errors
     least = context["min_length"]
     return f"needs at least {least} {'entry' if least == 1 else 'entries'}"
-
-
-def _too_long(context: Any, value: Any) -> str:
-    most = context["max_length"]
-    actual = f", got {len(value)}" if isinstance(value, (list, dict)) else ""
-    return f"takes at most {most} entries{actual}"
 
 
 _Translation = Callable[[Any, Any], str | None]
@@ -204,7 +193,9 @@ _TRANSLATIONS: dict[str, _Translation] = {
     "finite_number": lambda *_: "expected a finite number",
     "bool_type": _true_or_false,
     "bool_parsing": _true_or_false,
-    "string_type": _text,
+    "string_type": lambda _, value: (
+        f"expected text, got {_show(value)}" + (f"; quote it: '{value}'" if isinstance(value, (int, float)) else "")
+    ),
     "node_id": _expected("a whole number or a name"),
     "literal_error": _one_of,
     "enum": _one_of,
@@ -218,7 +209,10 @@ _TRANSLATIONS: dict[str, _Translation] = {
     "model_type": _expected("a mapping (key: value)"),
     "model_attributes_type": _expected("a mapping (key: value)"),
     "too_short": _too_short,
-    "too_long": _too_long,
+    "too_long": lambda context, value: (
+        f"takes at most {context['max_length']} entries"
+        + (f", got {len(value)}" if isinstance(value, (list, dict)) else "")
+    ),
     "string_too_long": lambda context, _: f"is longer than {context['max_length']} characters",
     "string_too_short": lambda *_: "must not be empty",
 }

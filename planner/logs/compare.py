@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -295,21 +295,15 @@ def _parts(log: Log, steps: MeasuredSteps, estimate: Estimate, timers: Timers) -
     return (*parts, CheckedPart(label="rest", predicted_s=0.0, measured_s=rest))
 
 
-def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart], timers: Timers) -> list[str]:
+def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart], timers: Timers) -> Iterator[str]:
     known = log.known
     if not parts:
-        return [] if log.whole_run else [Note("check_no_parts", title=known.title, hint=known.timers_hint or None)]
-    notes: list[str] = []
+        if not log.whole_run:
+            yield Note("check_no_parts", title=known.title, hint=known.timers_hint or None)
+        return
     worst = max(parts, key=lambda part: abs(part.measured_s - part.predicted_s))
     if abs(worst.measured_s - worst.predicted_s) > _NOTED * steps.median_s:
-        notes.append(
-            Note(
-                "check_largest_part",
-                part=worst.label,
-                measured_s=worst.measured_s,
-                predicted_s=worst.predicted_s,
-            )
-        )
+        yield Note("check_largest_part", part=worst.label, measured_s=worst.measured_s, predicted_s=worst.predicted_s)
     waits = [
         (slowest - fastest, name)
         for part in known.parts
@@ -320,56 +314,50 @@ def _of_parts(log: Log, steps: MeasuredSteps, parts: Sequence[CheckedPart], time
     ]
     longest, timer = max(waits, default=(0.0, ""))
     if longest > _NOTED * steps.median_s:
-        notes.append(Note("check_stragglers", timer=timer, waits_s=longest, share=longest / steps.median_s))
+        yield Note("check_stragglers", timer=timer, waits_s=longest, share=longest / steps.median_s)
     fastest, slowest = timers.get("forward-compute", (None, 0.0))
     if fastest is not None and slowest > (1 + 2 * _NOTED) * fastest:
-        notes.append(Note("check_uneven", timer="forward-compute", fastest_s=fastest, slowest_s=slowest))
+        yield Note("check_uneven", timer="forward-compute", fastest_s=fastest, slowest_s=slowest)
     reading = sum(part.measured_s for part in parts if part.label == READING)
     if reading > _NOTED * steps.median_s:
-        notes.append(Note("check_reading", seconds=reading, share=reading / steps.median_s))
-    return notes
+        yield Note("check_reading", seconds=reading, share=reading / steps.median_s)
 
 
 # -- steps, memory, question ------------------------------------------------------------------------------------------------
 
 
-def _of_steps(log: Log, steps: MeasuredSteps, seconds: FloatArray, begin: int, batch: int) -> list[str]:
+def _of_steps(log: Log, steps: MeasuredSteps, seconds: FloatArray, begin: int, batch: int) -> Iterator[str]:
     if log.whole_run:
-        return [Note("check_whole_run")]
-    notes: list[str] = []
+        yield Note("check_whole_run")
+        return
     slow = np.flatnonzero(seconds > _SLOW * steps.median_s)
     lost = float(np.sum(seconds[slow] - steps.median_s) / np.sum(seconds))
     if len(slow) and lost > 0.01:
         lines = [str(log.steps[begin + n].line) for n in slow[:_MOST_LINES].tolist()]
         more = ", ..." if len(slow) > _MOST_LINES else ""
-        notes.append(
-            Note("check_slow_steps", slow=len(slow), steps=len(seconds), lines=", ".join(lines) + more, saved=lost)
-        )
+        yield Note("check_slow_steps", slow=len(slow), steps=len(seconds), lines=", ".join(lines) + more, saved=lost)
     if len(seconds) >= _LEAST_FOR_DRIFT:
         fifth = len(seconds) // 5
         drift = float(np.median(seconds[-fifth:]) / np.median(seconds[:fifth]) - 1.0)
         if abs(drift) > _DRIFT:
-            notes.append(Note("check_drift", share=abs(drift), than="longer than" if drift > 0 else "less than"))
+            yield Note("check_drift", share=abs(drift), than="longer than" if drift > 0 else "less than")
     own = [batch / step.samples_per_s for step in log.steps[begin:] if step.samples_per_s is not None]
     if own and float(np.median(own)) < (1 - _NOTED) * steps.median_s:  # DeepSpeed's stands still between steps
-        notes.append(Note("check_own_timer", timer_s=float(np.median(own)), step_s=steps.median_s))
+        yield Note("check_own_timer", timer_s=float(np.median(own)), step_s=steps.median_s)
     if log.starts > 1:
-        notes.append(Note("check_starts", starts=log.starts))
+        yield Note("check_starts", starts=log.starts)
     if len(seconds) < _FEW:
-        notes.append(Note("check_few_steps", steps=len(seconds)))
-    return notes
+        yield Note("check_few_steps", steps=len(seconds))
 
 
-def _of_question(estimate: Estimate, memory: Sequence[CheckedMemory]) -> list[str]:
-    notes: list[str] = []
+def _of_question(estimate: Estimate, memory: Sequence[CheckedMemory]) -> Iterator[str]:
     cluster = next((a for a in estimate.assumptions if a.name == "cluster"), None)
     if cluster is not None and not cluster.source.startswith(STATED):
-        notes.append(Note("check_other_cluster", cluster=cluster.value))
+        yield Note("check_other_cluster", cluster=cluster.value)
     most = max((entry.measured_bytes for entry in memory), default=0.0)
     capacity = estimate.ranked.memory_there_bytes
     if math.isfinite(most) and most > capacity:
-        notes.append(Note("check_memory_over", measured_bytes=most, capacity_bytes=capacity))
+        yield Note("check_memory_over", measured_bytes=most, capacity_bytes=capacity)
     asked = estimate.setting.command_line
     if asked.startswith("planner check") and "--row" not in asked:
-        notes.append(Note("check_calibrate", command=f"{asked} --row runs.csv --calibrate mine.yaml"))
-    return notes
+        yield Note("check_calibrate", command=f"{asked} --row runs.csv --calibrate mine.yaml")

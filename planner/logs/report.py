@@ -29,14 +29,19 @@ def check_report(check: Check) -> Report:
 
 
 def _blocks(check: Check) -> Sequence[Block]:
-    pairs = [("Plan", check.estimate.ranked.summary), ("Log", _log_text(check))]
-    pairs += [("Memory", _memory_text(check))] if check.memory else []
     taken = [a for a in check.estimate.assumptions if a.name in _SHOWN_ASSUMPTIONS]
-    pairs += [("Assumed", ", ".join(assumption_text(a, stated_only=True) for a in taken))]
-    blocks: list[Block] = [Sentence(_verdict(check), strong=True), Facts(tuple(pairs))]
-    if check.parts:
-        blocks.append(_parts_table(check))
-    return [*blocks, *(Sentence(f"- {note}") for note in check.notes)]
+    pairs = (
+        ("Plan", check.estimate.ranked.summary),
+        ("Log", _log_text(check)),
+        *([("Memory", _memory_text(check))] if check.memory else []),
+        ("Assumed", ", ".join(assumption_text(a, stated_only=True) for a in taken)),
+    )
+    return [
+        Sentence(_verdict(check), strong=True),
+        Facts(pairs),
+        *([_parts_table(check)] if check.parts else []),
+        *(Sentence(f"- {note}") for note in check.notes),
+    ]
 
 
 def _verdict(check: Check) -> str:
@@ -88,8 +93,10 @@ def _memory_text(check: Check) -> str:
 
 def _parts_table(check: Check) -> Table:
     parts, step = check.parts, check.steps.median_s
-    rows = [(part.label, part.predicted_s, part.measured_s) for part in parts]
-    rows.append(("step", check.estimate.ranked.step_time_s, step))
+    rows = [
+        *((part.label, part.predicted_s, part.measured_s) for part in parts),
+        ("step", check.estimate.ranked.step_time_s, step),
+    ]
     unit = duration_unit(step)
 
     def cells(values: Sequence[float]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.network.sizes import NetworkSizes, sizes_of
+from costmodel.network.sizes import sizes_of
 from planner.core.answer import Estimate
 from planner.core.errors import UsageError
 from planner.files.naming.models import transformer_called
@@ -24,6 +24,12 @@ _SWITCHES = {
     "offload_optimizer": "cpu_offload",
     "offload_activations": "activation_offload",
 }
+# (norm, gated, biases, learned positions) of blocks -> the style that has them.
+_STYLES = {
+    ("RMSNorm", True, False, False): "llama",
+    ("LayerNorm", False, True, True): "gpt",
+    ("LayerNorm", False, False, False): "nemotron",
+}
 
 
 def row_of(check: Check) -> dict[str, str]:
@@ -38,24 +44,27 @@ def row_of(check: Check) -> dict[str, str]:
     plan, setting = estimate.ranked.plan, estimate.setting
     if not hasattr(plan, "zero_stage"):
         raise UsageError("--row: a table has columns for plans over a device mesh only; this plan splits layers")
-    cells = {**_network_cells(estimate), **_machine_cells(estimate)}
-    cells |= {"precision": setting.precision, "gpus": estimate.ranked.workers, "global_batch": setting.global_batch}
-    cells |= {name: getattr(plan, name) for name in _SETTINGS}
-    cells |= {column: "yes" if getattr(plan, name) else "no" for name, column in _SWITCHES.items()}
-    if plan.zero_stage:
-        cells["shard_group"] = plan.dp_shard
-    if plan.cp > 1:
-        cells["cp_kind"] = plan.cp_kind
-    if plan.pp > 1:
-        cells["schedule"] = plan.schedule
-    if plan.recompute_blocks:
-        cells["recompute_blocks"] = plan.recompute_blocks
-    if plan.stage_blocks:
-        cells["stage_blocks"] = "/".join(map(str, plan.stage_blocks))
-    cells["step_time_ms"] = f"{check.steps.median_s * 1e3:.6g}"
-    if check.memory:
-        entry = check.memory[-1]
-        cells |= {"memory_gib": f"{entry.measured_bytes / 2**30:.6g}", "memory_counts": entry.counts}
+    last = check.memory[-1] if check.memory else None
+    stated = {
+        "shard_group": plan.dp_shard if plan.zero_stage else None,
+        "cp_kind": plan.cp_kind if plan.cp > 1 else None,
+        "schedule": plan.schedule if plan.pp > 1 else None,
+        "recompute_blocks": plan.recompute_blocks or None,
+        "stage_blocks": "/".join(map(str, plan.stage_blocks)) if plan.stage_blocks else None,
+        "step_time_ms": f"{check.steps.median_s * 1e3:.6g}",
+        "memory_gib": None if last is None else f"{last.measured_bytes / 2**30:.6g}",
+        "memory_counts": None if last is None else last.counts,
+    }
+    cells = {
+        **_network_cells(estimate),
+        **_machine_cells(estimate),
+        "precision": setting.precision,
+        "gpus": estimate.ranked.workers,
+        "global_batch": setting.global_batch,
+        **{name: getattr(plan, name) for name in _SETTINGS},
+        **{column: "yes" if getattr(plan, name) else "no" for name, column in _SWITCHES.items()},
+        **{name: value for name, value in stated.items() if value is not None},
+    }
     return {name: str(value) for name, value in cells.items()}
 
 
@@ -86,29 +95,28 @@ def _network_cells(estimate: Estimate) -> dict[str, Any]:
     if graph.name in bundled("models") and transformer_called(graph.name) is not None:
         return cells
     sizes = sizes_of(graph)
-    style = None if sizes is None else _style(sizes)
+    look = None if sizes is None else (sizes.norm, sizes.has_glu, sizes.has_bias, sizes.has_positions)
+    style = None if look is None else _STYLES.get(look)
     if sizes is None or style is None:
         raise UsageError(
             f"--row: the columns of a table describe blocks of GPT, Llama and Nemotron; '{estimate.setting.model}' has others"
         )
-    names = {"hidden": sizes.hidden, "layers": sizes.layers, "heads": sizes.heads, "kv_heads": sizes.kv_heads}
-    cells |= {"style": style, **names, "head_dim": sizes.head_dim, "ffn": sizes.ffn, "vocab": sizes.vocabulary}
-    cells["tied"] = "yes" if sizes.is_tied else "no"
-    cells["dropout"] = "yes" if "dropout" in graph.kinds else "no"
-    if sizes.experts:
-        cells |= {"experts": sizes.experts, "top_k": sizes.top_k, "expert_ffn": sizes.ffn}
-        cells |= {"shared_expert_ffn": sizes.shared_ffn} if sizes.shared_ffn else {}
-    return cells
-
-
-def _style(sizes: NetworkSizes) -> str | None:
-    """The style that has such blocks; None where none has."""
-    styles: Mapping[tuple[str, bool, bool, bool], str] = {
-        ("RMSNorm", True, False, False): "llama",
-        ("LayerNorm", False, True, True): "gpt",
-        ("LayerNorm", False, False, False): "nemotron",
+    experts = {"experts": sizes.experts, "top_k": sizes.top_k, "expert_ffn": sizes.ffn}
+    return {
+        **cells,
+        "style": style,
+        "hidden": sizes.hidden,
+        "layers": sizes.layers,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "ffn": sizes.ffn,
+        "vocab": sizes.vocabulary,
+        "tied": "yes" if sizes.is_tied else "no",
+        "dropout": "yes" if "dropout" in graph.kinds else "no",
+        **(experts if sizes.experts else {}),
+        **({"shared_expert_ffn": sizes.shared_ffn} if sizes.experts and sizes.shared_ffn else {}),
     }
-    return styles.get((sizes.norm, sizes.has_glu, sizes.has_bias, sizes.has_positions))
 
 
 def table_with(path: Path, cells: Mapping[str, str]) -> str:

@@ -86,19 +86,16 @@ def _record(outcome: Outcome) -> dict[str, Any]:
 def _blocks(
     facts: Mapping[str, str], records: Sequence[Mapping[str, Any]], parts: Mapping[str, Score], measured: Measured
 ) -> list[Block]:
-    pairs = [*facts.items(), ("rows", f"{len(records)}{' until it was stopped' if measured.stopped else ''}")]
-    if measured.skipped:
-        pairs.append(("not measured", "; ".join(f"{count} {reason}" for reason, count in measured.skipped.items())))
     scattered = sum(record["spread"] > _MUCH for record in records)
-    if scattered:
-        pairs.append(
-            (
-                "doubtful",
-                f"{scattered} rows with a spread above {percent(_MUCH)}: the machine was busy or changed its clock",
-            )
-        )
+    doubtful = f"{scattered} rows with a spread above {percent(_MUCH)}: the machine was busy or changed its clock"
+    pairs = {
+        **facts,
+        "rows": f"{len(records)}{' until it was stopped' if measured.stopped else ''}",
+        "not measured": "; ".join(f"{count} {reason}" for reason, count in measured.skipped.items()),
+        "doubtful": doubtful if scattered else "",
+    }
     return [
-        Facts(pairs=tuple(pairs)),
+        Facts(pairs=tuple((name, text) for name, text in pairs.items() if text or name in facts)),
         _rows_table(records),
         Sentence(
             "Times are medians; spread is the range of the middle half of the samples over the median; ratio is predicted over measured."

@@ -246,10 +246,6 @@ def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     return unit, [("product", time_s, 2.0 * m * n * k, positive_ms(row, "time_ms"))]
 
 
-def _on_device(unit: Unit, device: Device, preset: Preset) -> Unit:
-    return replace(unit, device=device, compute=preset.compute(device, unit.precision, "sgd", alone=True))
-
-
 def _product_s(unit: Unit, m: int, n: int, k: int) -> float:
     """Time of a product of m x k by k x n: the forward pass of a linear layer with k inputs and n outputs on m samples."""
     layer = layer_of("linear", ((k,),), (("out_features", n), ("bias", False)))
@@ -270,7 +266,8 @@ def _peak(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     m, n, k = (row.count(name) or row.default(name, _USUAL_SIDE) for name in "mnk")
     unit = unit_of(row, preset, "bf16")
     efficiency = replace(unit.device.efficiency, tile_half=0.0, fill_outputs=0.0)
-    unit = _on_device(unit, replace(unit.device, efficiency=efficiency, sustained_flop_per_s={}), preset)
+    device = replace(unit.device, efficiency=efficiency, sustained_flop_per_s={})
+    unit = replace(unit, device=device, compute=preset.compute(device, unit.precision, "sgd", alone=True))
     flop = 2.0 * m * n * k
     return unit, [("product", _product_s(unit, m, n, k), flop, flop / (rate * 1e12))]
 

@@ -153,14 +153,6 @@ def _batch_norm(text: str, elements: float) -> Layer:
     return layer_of("batch_norm", ((channels, *_square(elements, channels)),), ())
 
 
-def _concat(text: str, elements: float) -> Layer:  # noqa: ARG001 - the same signature for all
-    return layer_of("concat", ((_flat(elements),),), ())
-
-
-def _add(text: str, elements: float) -> Layer:  # noqa: ARG001
-    return layer_of("add", ((_flat(elements),), (_flat(elements),)), ())
-
-
 def _embedding(text: str, elements: float) -> Layer:
     rows, width = _ints(text)[:2]
     return layer_of("embedding", ((1, _flat(elements / width)),), (("num_embeddings", rows), ("dim", width)))
@@ -172,8 +164,8 @@ _BUILDERS: dict[str, Callable[[str, float], Layer]] = {
     "AvgPool2d": _pool,
     "Linear": _linear,
     "BatchNorm2d": _batch_norm,
-    "Concat": _concat,
-    "Add": _add,
+    "Concat": lambda _, elements: layer_of("concat", ((_flat(elements),),), ()),
+    "Add": lambda _, elements: layer_of("add", ((_flat(elements),), (_flat(elements),)), ()),
     "Embedding": _embedding,
 }
 

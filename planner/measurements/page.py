@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.core.numbers import duration_text, percent, significant, time_unit
-from planner.measurements.report import Figure, facts_of, figures_of, parts_of
+from planner.measurements.report import facts_of, figures_of, parts_of
 from planner.measurements.scores import ComparedRow, FileScore, Score
 from planner.report.figures.kinds import Dot, Line, Plot
 from planner.report.figures.svg import COLOUR_RULES, draw
@@ -39,9 +39,8 @@ def validation_page(scores: Sequence[FileScore], by: str | None = None) -> str:
         "<h1>Predicted against measured</h1>",
         '<p class="soft">Errors are shares of the measured time. Hover over a title for its meaning, click on it to sort by it.</p>',
         _figures("file", [(Path(file.file).name, file.score, file.paleo) for file in scores]),
+        *(part for file in scores for part in _section(file, by)),
     ]
-    for file in scores:
-        parts += _section(file, by)
     return page("Predicted against measured", parts, style=COLOUR_RULES)
 
 
@@ -79,15 +78,14 @@ def _figures(title: str, parts: Sequence[tuple[str, Score, Score]]) -> str:
     tables = []
     for sections in _TABLES:
         figures = figures_of(parts, *sections)
-        columns = [[_number(figure, value) for value in figure.values(parts)] for figure in figures]
+        columns = [
+            [Cell(one.written(value), value if math.isfinite(value or 0.0) else None) for value in one.values(parts)]
+            for one in figures
+        ]
         rows = list(zip([Cell(name, name) for name, _, _ in parts], *columns, strict=True))
         if figures:
             tables.append(table([(title, ""), *((figure.title, figure.meaning) for figure in figures)], rows))
     return "".join(tables)
-
-
-def _number(figure: Figure, value: float | None) -> Cell:
-    return Cell(figure.written(value), value if value is not None and math.isfinite(value) else None)
 
 
 def _worst(score: Score) -> str:

@@ -98,6 +98,13 @@ class Question:
         return (id(self.graph), self.framework, machine.name, id(machine), self.precision, self.assumptions)
 
 
+# What plans have in common that are ranked against each other.
+_RANKED_ALIKE = (
+    *("dataset_group", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "device", "precision"),
+    *("gpus", "global_batch"),
+)
+
+
 def asked(row: Row) -> Question | RowSkipped:
     """What a row asks, or why it asks nothing."""
     try:
@@ -152,26 +159,8 @@ def _question(row: Row) -> Question:
         measured_bytes=memory_bytes,
         log=_log_of(row, framework),
         failed=failed,
-        ranking=_ranking_key(row),
+        ranking=tuple(row.text(name) for name in _RANKED_ALIKE),
     )
-
-
-def _ranking_key(row: Row) -> Hashable:
-    columns = (
-        "dataset_group",
-        "model",
-        "hidden",
-        "layers",
-        "heads",
-        "kv_heads",
-        "ffn",
-        "vocab",
-        "seq",
-        "device",
-        "precision",
-        "gpus",
-    )
-    return (*(row.text(name) for name in columns), row.text("global_batch"))
 
 
 @cache  # asked for every row; equal ones are one then, which is quick to compare

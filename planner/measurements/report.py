@@ -191,14 +191,11 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
             + "."
         ),
     ]
-    if any(file.score["interval_rows"] for file in scores):
-        blocks.append(
-            Sentence("Inside: share of the measured times within the 80 % interval that planner optimize prints.")
-        )
-    if any(file.score["list_questions"] for file in scores):
-        blocks.append(
-            Sentence("Best on list: share of the groups whose list to benchmark holds the plan measured best.")
-        )
+    explained = {
+        "interval_rows": "Inside: share of the measured times within the 80 % interval that planner optimize prints.",
+        "list_questions": "Best on list: share of the groups whose list to benchmark holds the plan measured best.",
+    }
+    blocks += [Sentence(text) for name, text in explained.items() if any(file.score[name] for file in scores)]
     for file in scores:
         blocks += [Heading(f"{file.file} ({file.kind})"), Facts(pairs=tuple(facts_of(file)))]
         if by is not None and file.parts:

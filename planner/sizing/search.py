@@ -213,14 +213,6 @@ def _fewest(trial: Trial) -> _Key:
     return trial.gpus or 0, trial.time_s or 0.0
 
 
-def _fewest_surely(trial: Trial) -> _Key:
-    return _fewest(trial) if trial.time_high_s is not None and trial.meets(surely=True) else None
-
-
-def _cheapest(trial: Trial) -> _Key:
-    return trial.cost, trial.gpus or 0
-
-
 def _least_energy(trial: Trial) -> _Key:
     return None if trial.energy_j is None else (trial.energy_j, trial.gpus or 0)
 
@@ -228,8 +220,8 @@ def _least_energy(trial: Trial) -> _Key:
 # Wish -> what it makes least of the trials that meet the goal; None: a trial does not count.
 WISHES: dict[str, Callable[[Trial], _Key]] = {
     "least_gpus": _fewest,
-    "least_gpus_90": _fewest_surely,
-    "cheapest": _cheapest,
+    "least_gpus_90": lambda t: _fewest(t) if t.time_high_s is not None and t.meets(surely=True) else None,
+    "cheapest": lambda t: (t.cost, t.gpus or 0),
     "least_energy": _least_energy,
     "thriftiest": _least_energy,  # the old name, for one release
 }

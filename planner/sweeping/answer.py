@@ -55,9 +55,7 @@ def from_plain(plain: Mapping[str, Any]) -> Request:
     fields = dict(plain)
     for name, content in fields.pop("in_memory", {}).items():
         fields[name] = InMemory(fields[name], content)
-    fields["fix"] = tuple(fields["fix"])
-    fields["assume_free"] = tuple(fields["assume_free"])
-    fields["frameworks"] = tuple(fields["frameworks"])
+    fields |= {name: tuple(fields[name]) for name in ("fix", "assume_free", "frameworks")}
     fields["assume"] = tuple((name, value) for name, value in fields["assume"])
     if fields["power_w"] is not None:
         fields["power_w"] = tuple(fields["power_w"])
@@ -215,7 +213,8 @@ def search(request: Request) -> Answer:
 def row_of(answer: Answer) -> dict[str, Any]:
     """Columns of the best plan of an answer."""
     best, setting = answer.plans[0], answer.setting
-    row = {
+    record = best.record()
+    return {
         "model": setting.model,
         "cluster": setting.cluster,
         "device": setting.device,
@@ -224,7 +223,6 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "plan": best.summary,
         "proven_optimal": answer.proof.proven_optimal,
         "gap": answer.proof.gap,
+        **{name: record.get(name) for name in ("workers", "family", *_FIGURES)},
+        **{name: getattr(best.plan, name, None) for name in DEGREES},
     }
-    record = best.record()
-    row |= {name: record.get(name) for name in ("workers", "family", *_FIGURES)}
-    return row | {name: getattr(best.plan, name, None) for name in DEGREES}

@@ -45,9 +45,8 @@ def sweep_report(swept: Swept, command_line: str) -> Report:
 
 def _blocks(swept: Swept) -> list[Block]:
     rows = swept.rows
-    facts = [("Questions", _counted(swept))]
     if not rows:
-        return [Facts(tuple(facts))]
+        return [Facts((("Questions", _counted(swept)),))]
 
     def texts(name: str, text: Callable[[Any], str]) -> tuple[str, ...]:
         return tuple("" if row[name] is None else text(row[name]) for row in rows)
@@ -71,19 +70,16 @@ def _blocks(swept: Swept) -> list[Block]:
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
     unproven = [row["gap"] for row in rows if row["status"] == "ok" and not row["proven_optimal"]]
-    if unproven:
-        worst = max((gap for gap in unproven if gap is not None), default=0.0)
-        facts.append(
-            (
-                "Proof",
-                f"{len(unproven)} of the plans are not proven best; none could be improved by more than {percent(worst)}",
-            )
-        )
-    if any(row["tp"] is not None for row in rows):  # a mesh
-        facts.append(
-            ("Plans", "uniform over stages; planner optimize also tries stages that differ, which may be faster")
-        )
-    return [Table(columns=tuple(shown)), Facts(tuple(facts))]
+    worst = max((gap for gap in unproven if gap is not None), default=0.0)
+    proof = f"{len(unproven)} of the plans are not proven best; none could be improved by more than {percent(worst)}"
+    uniform = "uniform over stages; planner optimize also tries stages that differ, which may be faster"
+    is_mesh = any(row["tp"] is not None for row in rows)
+    facts = (
+        ("Questions", _counted(swept)),
+        *([("Proof", proof)] if unproven else []),
+        *([("Plans", uniform)] if is_mesh else []),
+    )
+    return [Table(columns=tuple(shown)), Facts(facts)]
 
 
 def _paid(cost: StepCost, rows: Sequence[Mapping[str, Any]], priority: int) -> Column:
@@ -102,13 +98,21 @@ def _paid(cost: StepCost, rows: Sequence[Mapping[str, Any]], priority: int) -> C
 
 def _counted(swept: Swept) -> str:
     counts = Counter(row["status"] for row in swept.rows)
-    words = {"ok": "with a plan", "no_plan": "where nothing fits", "limit": "stopped by the time limit"}
-    words |= {"refused": "that contradict themselves", "failed": "that failed"}
-    parts = [f"{count} {words[status]}" for status, count in counts.items()]
-    if swept.taken:
-        parts.append(f"{swept.taken} of these known from before")
+    words = {
+        "ok": "with a plan",
+        "no_plan": "where nothing fits",
+        "limit": "stopped by the time limit",
+        "refused": "that contradict themselves",
+        "failed": "that failed",
+    }
     left = swept.total - len(swept.rows)
-    return ", ".join([f"{swept.total} in all", *parts, *([f"{left} not searched yet"] if left else [])])
+    parts = (
+        f"{swept.total} in all",
+        *(f"{count} {words[status]}" for status, count in counts.items()),
+        *([f"{swept.taken} of these known from before"] if swept.taken else []),
+        *([f"{left} not searched yet"] if left else []),
+    )
+    return ", ".join(parts)
 
 
 def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:

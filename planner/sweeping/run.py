@@ -80,7 +80,8 @@ def _in_pool(cells: Sequence[Cell], jobs: int, work: Work) -> Iterator[tuple[Cel
     pool = ProcessPoolExecutor(
         max_workers=min(jobs, len(cells)),
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_ignore_interrupts,
+        initializer=signal.signal,  # for systems that cannot hold a signal back
+        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     waiting = iter(cells)
     under_way: dict[Future[dict[str, Any]], Cell] = {}
@@ -125,11 +126,6 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignore_interrupts() -> None:
-    """The same on systems that cannot hold a signal back."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
