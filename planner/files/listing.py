@@ -9,7 +9,8 @@ from typing import Any
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import percent
 from planner.core.quantities import format_rate
-from planner.files.resources import cluster_aliases, stands_for
+from planner.files.documents import parse_document
+from planner.files.resources import bundled, cluster_aliases, stands_for
 from planner.report.documents import RESULT_VERSION
 
 _DESCRIPTION = "description"
@@ -108,8 +109,6 @@ def _cell(value: Any) -> str:
 
 def file_rows(kind: str, files: Iterable[Path]) -> list[dict[str, Any]]:
     """Name and main facts of files of a kind, as each writes them."""
-    from planner.files.documents import parse_document
-
     rows = []
     for path in files:
         content = parse_document(path).value
@@ -126,7 +125,6 @@ def _device_facts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Peak, best and sustained rate of every format of devices, with their sources."""
-    from planner.files.documents import parse_document
     from planner.files.loading import load_device
 
     rows: list[dict[str, Any]] = []
@@ -168,7 +166,6 @@ def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def cluster_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Links of clusters, level by level: what long messages reach, how data get there, and where it comes from."""
-    from planner.files.documents import parse_document
     from planner.files.loading import load_cluster
     from planner.report.hardware import level_cells
 
@@ -216,7 +213,6 @@ def _words(value: Any) -> str:
 def framework_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Every number and choice of frameworks, with its source."""
     from costmodel.mesh.framework_rules import DERIVED
-    from planner.files.documents import parse_document
 
     rows: list[dict[str, Any]] = []
     for path in files:
@@ -285,7 +281,6 @@ def precision_rows() -> list[dict[str, Any]]:
     from costmodel.precision import PRECISIONS
     from planner.files.loading import load_device
     from planner.files.naming.precisions import BARE, WORDS
-    from planner.files.resources import bundled
 
     formats = [load_device(name).device.formats for name in bundled("devices")]
     rows = [
@@ -315,7 +310,6 @@ def schedule_rows() -> list[dict[str, Any]]:
     from costmodel.mesh.framework_rules import Span
     from costmodel.schedules import PIPELINE_SCHEDULES, SCHEDULES
     from planner.files.loading import load_framework
-    from planner.files.resources import bundled
 
     rules = {name: load_framework(name).framework.rules for name in bundled("frameworks")}
     # Those that say nothing about pipelines are left out: nothing is known of their schedules.

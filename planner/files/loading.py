@@ -15,7 +15,7 @@ from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError, GraphProblem
 from costmodel.precision import Precision
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
-from planner.files.documents import Document, Location, parse_text
+from planner.files.documents import Document, Location, parse_document, parse_text
 from planner.files.resources import InMemory, Kind, bundled, resolve, stands_for
 from planner.files.text import read_text
 from planner.files.validation import validate
@@ -446,8 +446,6 @@ def framework_aliases() -> dict[str, str]:
     >>> framework_aliases()["maxtext"]
     'jax'
     """
-    from planner.files.documents import parse_document
-
     found: dict[str, str] = {}
     for name, path in bundled("frameworks").items():
         found |= {str(alias): name for alias in parse_document(path).value.get("aliases", ())}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner.files.naming import is_noise
+from planner.files.resources import bundled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +280,6 @@ def device_called(text: str, memory_gb: float | None = None) -> tuple[str | None
     >>> device_called("NVIDIA H100 80GB HBM3"), device_called("V100", 32.0), device_called("A1000")[0], device_called("10 A100")
     (('h100-sxm', 'dgx-h100'), ('v100-32gb', 'dgx1-v100'), None, ('a100-80gb', 'dgx-a100'))
     """
-    from planner.files.resources import bundled
-
     devices = bundled("devices")
     word = _spelled(text)
     known = _found(word)
@@ -298,8 +297,6 @@ def named_device(text: str) -> tuple[str | None, tuple[str, ...]]:
     >>> named_device("Tesla V100-SXM2-16GB"), named_device("a100"), named_device("my a100 box")
     (('v100-16gb', ()), (None, ('a100-80gb', 'a100-40gb', 'a100-pcie-40gb', 'a100-pcie-80gb')), (None, ()))
     """
-    from planner.files.resources import bundled
-
     devices = bundled("devices")
     word = _spelled(text)
     same = next((name for name in devices if _bare(name) == _bare(word)), None)

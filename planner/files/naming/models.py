@@ -7,6 +7,7 @@ from functools import cache
 
 from planner.core.errors import did_you_mean
 from planner.files.naming import is_noise, plain
+from planner.files.resources import bundled
 
 _W = r"(?: [a-z][a-z0-9]*)*?"  # words between a family and its size
 # Patterns are searched in the name as `plain` writes it; the first that is found and bundled decides. "{}" is the size, in the spelling
@@ -261,8 +262,6 @@ def nearest_models(text: str) -> str:
     >>> nearest_models("Llama3_8bb"), nearest_models("abacus")
     ("; did you mean 'llama3-8b'?", '')
     """
-    from planner.files.resources import bundled
-
     return did_you_mean(plain(text[:200]).replace(" ", "-"), bundled("models"))
 
 
@@ -272,8 +271,6 @@ def named_model(text: str) -> str | None:
     >>> named_model("meta-llama/Meta-Llama-3-8B-Instruct"), named_model("ResNet 50"), named_model("my llama3-8b with a twist")
     ('llama3-8b', 'resnet50', None)
     """
-    from planner.files.resources import bundled
-
     text = re.sub(
         r"(?<=[xyXY]_\d)_(?=\d ?[gG][fF])", ".", text.replace("++", "plus")
     )  # other networks; torchvision's regnet_y_1_6gf
@@ -300,8 +297,6 @@ _GIVEN = re.compile(
 @cache
 def _transformer(word: str) -> tuple[str | None, str]:
     """Name, and the words beside those that it was found by."""
-    from planner.files.resources import bundled
-
     known = bundled("models")
     for pattern, template, spelling in _TRANSFORMERS:
         found = re.search(pattern, word)
@@ -319,8 +314,6 @@ def _transformer(word: str) -> tuple[str | None, str]:
 @cache
 def _image(word: str) -> tuple[str | None, str]:
     """Name, and the letters beside those that it was found by."""
-    from planner.files.resources import bundled
-
     known = bundled("models")
     for pattern, name in _DETECTORS:
         if re.search(pattern, word):

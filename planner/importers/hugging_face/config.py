@@ -76,23 +76,27 @@ def convert(document: Document) -> ImportedDocument:
         fields.notes.append(f"the text part alone is read; left out: {others or 'what else the class has'}")
     elif document.value.get("architectures"):
         network_class = str(document.value["architectures"][0])
-    content: dict[str, Any] = {
+    source, assumed = f"{FORMAT} ({network_class})", "the global batch is an assumption"
+    if network.seq is None:
+        size: dict[str, Any] = {
+            "source": f"{source}; {assumed}, {IMAGES_PER_STEP} images per step",
+            "global_batch": IMAGES_PER_STEP,
+        }
+    else:
+        length = f"seq is {network.seq_source}, the longest sample"
+        size = {
+            "source": f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length",
+            "global_batch": max(1, TOKENS_PER_STEP // network.seq),
+            "seq": network.seq,
+        }
+    content = {
         "schema_version": 1,
         "name": _name(document, model_type),
         "description": f"{network_class}: {network.summary}",
+        **size,
+        **({"blocks": network.blocks} if network.blocks else {}),
+        "layers": network.layers,
     }
-    source, assumed = f"{FORMAT} ({network_class})", "the global batch is an assumption"
-    if network.seq is None:
-        content["source"] = f"{source}; {assumed}, {IMAGES_PER_STEP} images per step"
-        content["global_batch"] = IMAGES_PER_STEP
-    else:
-        length = f"seq is {network.seq_source}, the longest sample"
-        content["source"] = f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length"
-        content["global_batch"] = max(1, TOKENS_PER_STEP // network.seq)
-        content["seq"] = network.seq
-    if network.blocks:
-        content["blocks"] = network.blocks
-    content["layers"] = network.layers
     return ImportedDocument(content=content, notes=tuple(fields.notes))
 
 
