@@ -262,17 +262,14 @@ def _count(path: Path, content: Mapping[str, Any], key: str, run: Run) -> int | 
 
 def _parallel_of_run(path: Path, content: Mapping[str, Any], run: Run) -> None:
     tp = _count(path, section_of(path, content, "tensor_parallel"), "autotp_size", run)
-    # AutoTP repeats the tensors between the split matrices; what a PipelineModule does, the command line says.
-    run.mesh["sequence_parallel"] = False
-    if tp is not None and tp > 1:
-        run.mesh["tp"] = str(tp)
     cp = _count(path, content, "sequence_parallel_size", run)
-    if cp is not None and cp > 1:
-        run.mesh |= {"cp": str(cp), "cp_kind": "all_to_all"}
     experts = section_of(path, content, "expert_parallel")
     ep = _count(path, experts, "autoep_size", run) if experts.get("enabled") else None
-    if ep is not None and ep > 1:
-        run.mesh["ep"] = str(ep)
+    degrees = {
+        name: str(count) for name, count in (("tp", tp), ("cp", cp), ("ep", ep)) if count is not None and count > 1
+    }
+    # AutoTP repeats the tensors between the split matrices; what a PipelineModule does, the command line says.
+    run.mesh |= {"sequence_parallel": False, **degrees, **({"cp_kind": "all_to_all"} if "cp" in degrees else {})}
     if content.get("activation_checkpointing"):
         run.mesh["recompute"] = "full"
         if section_of(path, content, "activation_checkpointing").get("cpu_checkpointing") is True:

@@ -473,12 +473,12 @@ def run_of(found: Settings) -> Run:
     run.options |= {option: str(numbers[flag]) for flag, option in counts.items() if flag in numbers}
     if "nproc-per-node" in numbers:
         run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
+    stated = {
+        "cp_kind": found.word("cp-comm-type", {written: kind for kind, written in CP_COMM.items()}),
+        "order": "tp-cp-pp-dp" if "use-tp-pp-dp-mapping" in found else None,
+    }
     run.mesh["sequence_parallel"] = "sequence-parallel" in found
-    kind = found.word("cp-comm-type", {written: kind for kind, written in CP_COMM.items()})
-    if kind is not None:
-        run.mesh["cp_kind"] = kind
-    if "use-tp-pp-dp-mapping" in found:
-        run.mesh["order"] = "tp-cp-pp-dp"
+    run.mesh |= {name: word for name, word in stated.items() if word is not None}
     _pipeline_of_run(found, numbers, run)
     _zero_of_run(found, numbers, run)
     _memory_of_run(found, numbers, run)

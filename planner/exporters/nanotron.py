@@ -235,32 +235,33 @@ def read(path: Path, text: str, part: str = "") -> Run:
     found = settings_of(path, text, part)
     if not all(f"parallelism.{name}" in found for name in ("dp", "tp", "pp")):
         raise problem(path, "is no configuration of nanotron: it has no parallelism with dp, tp and pp")
-    run = Run()
     counts = {option: found.number(name) or 0 for name, option in _DEGREES.items()}
-    run.mesh |= {name: str(n) for name, n in counts.items() if n > 1 or (n and name == "micro_batch")}
+    degrees = {name: str(n) for name, n in counts.items() if n > 1 or (n and name == "micro_batch")}
     dp = found.number("parallelism.dp") or 1
-    run.options["gpus"] = str(dp * math.prod(int(run.mesh.get(name, 1)) for name in ("tp", "pp", "cp")))
-    run.mesh["sequence_parallel"] = str(found.value("parallelism.tp_mode", "ALL_REDUCE")).upper() == "REDUCE_SCATTER"
-    if not run.mesh["sequence_parallel"]:
+    gpus = dp * math.prod(int(degrees.get(name, 1)) for name in ("tp", "pp", "cp"))
+    is_reduced = str(found.value("parallelism.tp_mode", "ALL_REDUCE")).upper() == "REDUCE_SCATTER"
+    if not is_reduced:
         found.word("parallelism.tp_mode", {"ALL_REDUCE": "", "all_reduce": ""})
-    if "pp" in run.mesh:
-        # Unless told it runs all forward passes first (AllForwardAllBackwardPipelineEngine).
-        run.mesh["schedule"] = found.word("parallelism.pp_engine", {"1f1b": "1f1b", "afab": "gpipe"}, "gpipe")
+    engines = {"1f1b": "1f1b", "afab": "gpipe"}
+    # Unless told it runs all forward passes first (AllForwardAllBackwardPipelineEngine).
+    schedule = {"schedule": found.word("parallelism.pp_engine", engines, "gpipe")} if "pp" in degrees else {}
     stage = found.number("optimizer.zero_stage", 0) or 0
     if stage > 1:
         raise found.problem("optimizer.zero_stage", f"is {stage}; 0 or 1 is expected")
-    run.mesh["zero"] = str(stage)
-    run.mesh["recompute"] = "full" if found.flag("parallelism.recompute_layer") else "none"
+    recompute = "full" if found.flag("parallelism.recompute_layer") else "none"
     of_tokens = {"batch_accumulation_per_replica": "num_micro_batches", "sequence_length": "seq"}
-    read_counts = {option: found.number(f"tokens.{name}") for name, option in of_tokens.items()}
-    run.options |= {option: str(count) for option, count in read_counts.items() if count is not None}
-    run.options["precision"] = str(
-        found.word("model.dtype", {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}, "bf16")
-    )
-    run.options["optimizer"] = str(
-        found.word("optimizer.optimizer_factory.name", {"adamW": "adam", "sgd": "sgd"}, "adam")
-    )
+    lengths = {option: found.number(f"tokens.{name}") for name, option in of_tokens.items()}
+    widths = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+    factories = {"adamW": "adam", "sgd": "sgd"}
     sizes = {f"model.model_config.{name}": size for name, size in _NETWORK.items()}
-    run.network = {name: (size, count) for name, size in sizes.items() if (count := found.number(name)) is not None}
-    run.notes += unread_names(found, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, TITLE)
-    return run
+    return Run(
+        options={
+            "gpus": str(gpus),
+            **{option: str(count) for option, count in lengths.items() if count is not None},
+            "precision": str(found.word("model.dtype", widths, "bf16")),
+            "optimizer": str(found.word("optimizer.optimizer_factory.name", factories, "adam")),
+        },
+        mesh={**degrees, "sequence_parallel": is_reduced, **schedule, "zero": str(stage), "recompute": recompute},
+        network={name: (size, count) for name, size in sizes.items() if (count := found.number(name)) is not None},
+        notes=unread_names(found, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, TITLE),
+    )
