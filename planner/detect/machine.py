@@ -264,23 +264,21 @@ def network_level(
         how += f"; {total - len(adapters)} more adapters are slower or farther from the GPUs"
     latency_s, efficiency = usual.get("infiniband", (10e-6, 0.95)) if is_remote_memory else (50e-6, 0.8)
     like = "as bundled clusters with RDMA" if is_remote_memory else "as bundled ethernet-10g"
-    facts = [Fact(key="bandwidth", text=f"{number_text(per_port * 8 / 1e9)} Gb/s", source=how, is_known=known)]
-    if devices // ports > 1:
-        facts.append(Fact(key="shared_by", text=str(devices // ports), source=how, is_known=known, is_mapping=True))
-    facts += [
+    shared = Fact(key="shared_by", text=str(devices // ports), source=how, is_known=known, is_mapping=True)
+    how_many = "NCCL opens one for each of at least two channels, of 16 to 20 Gb/s by one core (NVIDIA/nccl issue 450)"
+    of_sockets = (
+        Fact(key="transport", text="tcp", source="no RDMA adapter", is_known=bool(adapters), is_mapping=True),
+        Fact(key="connections", text="2", source=how_many, is_known=False, is_mapping=True),
+        Fact(key="connection_bandwidth", text="16 Gb/s", source=how_many, is_known=False),
+    )
+    facts = (
+        Fact(key="bandwidth", text=f"{number_text(per_port * 8 / 1e9)} Gb/s", source=how, is_known=known),
+        *([shared] if devices // ports > 1 else []),
         Fact(key="latency", text=f"{number_text(latency_s * 1e6)} us", source=like, is_known=False),
         Fact(key="efficiency", text=number_text(efficiency), source=like, is_known=False, is_mapping=True),
-    ]
-    if not is_remote_memory:
-        how_many = (
-            "NCCL opens one for each of at least two channels, of 16 to 20 Gb/s by one core (NVIDIA/nccl issue 450)"
-        )
-        facts += [
-            Fact(key="transport", text="tcp", source="no RDMA adapter", is_known=bool(adapters), is_mapping=True),
-            Fact(key="connections", text="2", source=how_many, is_known=False, is_mapping=True),
-            Fact(key="connection_bandwidth", text="16 Gb/s", source=how_many, is_known=False),
-        ]
-    return FoundLevel(name=kind, size=nodes, facts=tuple(facts), source=how)
+        *(() if is_remote_memory else of_sockets),
+    )
+    return FoundLevel(name=kind, size=nodes, facts=facts, source=how)
 
 
 def host_level(processes: int = 1) -> FoundLevel:
@@ -364,11 +362,13 @@ def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachin
         *inner_levels(gpus, topology, nvlinks, usual),
         network_level(near, len(gpus), nodes, usual, total=len(adapters)),
     ]
-    remarks = []
-    if any(adapter.is_remote_memory for adapter in near) and not any(map(system.exists, _PEER_MEMORY)):
-        remarks.append(_NO_PEER_MEMORY)
-    if any(gpu.is_cut for gpu in gpus):
-        remarks.append("MIG is on: each GPU is described whole; an instance has only a part of its memory and rates")
+    has_remote_memory = any(adapter.is_remote_memory for adapter in near)
+    remarks = {
+        _NO_PEER_MEMORY: has_remote_memory and not any(map(system.exists, _PEER_MEMORY)),
+        "MIG is on: each GPU is described whole; an instance has only a part of its memory and rates": any(
+            gpu.is_cut for gpu in gpus
+        ),
+    }
     words = " and ".join(f"{count} x {kinds[name].label}" for name, count in counts.items())
     return FoundMachine(
         name="-and-".join(f"{count}x-{name}" for name, count in counts.items())[:64].strip("-"),
@@ -376,7 +376,7 @@ def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachin
         devices=tuple((kinds[name], count) for name, count in counts.items()),
         device_source=f"nvidia-smi: {words}",
         levels=tuple(levels),
-        remarks=tuple(remarks),
+        remarks=tuple(remark for remark, holds in remarks.items() if holds),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -197,10 +198,7 @@ def _torchtitan(path: Path, text: str) -> LoggedRun:  # noqa: ARG001 - every rea
         degrees = {}
     names = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
     if degrees:
-        gpus = 1
-        for name in names:
-            gpus *= int(degrees.get(name, 1))
-        run.options["gpus"] = str(gpus)
+        run.options["gpus"] = str(math.prod(int(degrees.get(name, 1)) for name in names))
         run.mesh |= {name: degrees[name] for name in (*names, "ep") if degrees.get(name, "1") != "1"}
         shards = degrees.get("dp_shard", "1") != "1" or degrees.get("cp", "1") != "1"
         # FSDP keeps the weights of a pipeline unless told otherwise (distributed/fsdp.py).

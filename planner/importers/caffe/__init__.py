@@ -91,21 +91,19 @@ class _Reading:
         check_assumed(self.path, net.assumed_free, self.assume_free)
         if all(draft.kind == "input" for draft in net.drafts.layers.values()):
             raise failure(self.path, f"has no layers in the phase {_PHASE} beside its inputs")
-        notes, free = net.notes, ""
-        if net.ignored:
-            notes.append(f"left out, not part of training a network: {counts_text(net.ignored)}")
-        if net.assumed_free:
-            notes.append(f"ASSUMED FREE by --assume-free: {counts_text(net.assumed_free)}")
-            free = f"; assumed free: {', '.join(net.assumed_free)}"
-        if not net.global_batch:
-            notes.append("the file states no batch; global_batch is 1")
+        free = f"; assumed free: {', '.join(net.assumed_free)}" if net.assumed_free else ""
+        remarks = {
+            f"left out, not part of training a network: {counts_text(net.ignored)}": bool(net.ignored),
+            f"ASSUMED FREE by --assume-free: {counts_text(net.assumed_free)}": bool(free),
+            "the file states no batch; global_batch is 1": not net.global_batch,
+        }
+        notes = (*net.notes, *(remark for remark, holds in remarks.items() if holds))
         header = {
             "name": clean_name(file.text("name", self.path.stem) or self.path.stem),
             "source": f"{FORMAT} {self.path.name}, phase {_PHASE}{free}",
             "global_batch": net.global_batch or 1,
         }
-        content = network_content(net.drafts, header=header)
-        return ImportedDocument(content=content, notes=tuple(notes), sha256=sha256)
+        return ImportedDocument(content=network_content(net.drafts, header=header), notes=notes, sha256=sha256)
 
     def _note(self, fault: Fault, where: str = "") -> None:
         self.problems.append(
@@ -196,9 +194,7 @@ def _type_of(fields: Fields) -> str:
 def _is_included(fields: Fields) -> bool:
     """Whether a layer belongs to the network that is trained (caffe.proto, NetStateRule; Net::StateMeetsRule)."""
     include = fields.messages("include")
-    if include:
-        return any(_meets(rule) for rule in include)
-    return not any(_meets(rule) for rule in fields.messages("exclude"))
+    return any(map(_meets, include)) if include else not any(_meets(rule) for rule in fields.messages("exclude"))
 
 
 def _meets(rule: Fields) -> bool:

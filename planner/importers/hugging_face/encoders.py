@@ -208,11 +208,14 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:
 
 def _side(name: str, layers: int, *, buckets: int, own: bool, rate: float, **handed: str) -> list[p.Entry]:
     """One side; with biases by distance in every block (``own``), or in the first."""
-    use: p.Entry = {"name": name, "block": name, "repeat": layers}
-    if given := {**handed, **({"buckets": buckets} if own else {})}:
-        use["with"] = given
-    if not own:
-        use["first"] = {"with": {"buckets": buckets}}
+    given = {**handed, **({"buckets": buckets} if own else {})}
+    use: p.Entry = {
+        "name": name,
+        "block": name,
+        "repeat": layers,
+        **({"with": given} if given else {}),
+        **({} if own else {"first": {"with": {"buckets": buckets}}}),
+    }
     before = p.dropout(f"{name}_embedding_dropout", rate)
     return [*before, use, p.rms_norm(f"{name}_norm"), *p.dropout(f"{name}_dropout", rate)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from costmodel.network.layers import Layer, params_from
 from planner.importers.drafts import Drafts, clean_name, with_params
@@ -43,25 +42,21 @@ def document_of_program(
     if all(draft.kind == "input" for draft in drafts.layers.values()):
         raise ProgramFault("has no operations that work on its inputs")
     join(drafts, outputs)
-    notes = list(conversion.notes)
-    counted = sum(draft.weight_count for draft in drafts.layers.values())
-    owned = sum(conversion.owned.values())
-    if counted != owned:
-        notes.append(
-            f"the layers count {counted:,} parameters, the program uses {owned:,}: shared or partly used ones differ"
-        )
-    free = ""
-    if conversion.assumed:
-        notes.append(f"ASSUMED FREE by --assume-free: {counts_text(conversion.assumed)}")
-        free = f"; assumed free: {', '.join(conversion.assumed)}"
-    header: dict[str, Any] = {
+    counted, owned = sum(draft.weight_count for draft in drafts.layers.values()), sum(conversion.owned.values())
+    differs = f"the layers count {counted:,} parameters, the program uses {owned:,}: shared or partly used ones differ"
+    free = f"; assumed free: {', '.join(conversion.assumed)}" if conversion.assumed else ""
+    notes = [
+        *conversion.notes,
+        *([differs] if counted != owned else []),
+        *([f"ASSUMED FREE by --assume-free: {counts_text(conversion.assumed)}"] if free else []),
+    ]
+    seq = _sequence_length(drafts)
+    header = {
         "name": clean_name(name),
         "source": source + free,
         "global_batch": conversion.program.batch,
+        **({} if seq is None else {"seq": seq}),
     }
-    seq = _sequence_length(drafts)
-    if seq is not None:
-        header["seq"] = seq
     content = network_content(drafts, header=header, outputs=outputs)
     if seq is not None:
         for entry in content["layers"]:
