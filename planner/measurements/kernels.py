@@ -231,9 +231,7 @@ _CASTS = 4
 
 
 def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
-    m, n, k = row.count("m"), row.count("n"), row.count("k")
-    if not (m and n and k):
-        raise RowSkipped("m, n or k is not stated")
+    m, n, k = row.counts("m", "n", "k")
     unit = unit_of(row, preset)
     time_s = _product_s(unit, m, n, k)
     if row.flag("casts") and unit.precision.casts:
@@ -337,9 +335,7 @@ def _recurrent(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     gates = _GATES.get(row.text("cell"))
     if gates is None:
         raise RowSkipped("the cell is none of vanilla, GRU, LSTM")
-    hidden, batch, steps = row.count("hidden"), row.count("batch"), row.count("timesteps")
-    if not (hidden and batch and steps):
-        raise RowSkipped("hidden, batch or timesteps is not stated")
+    hidden, batch, steps = row.counts("hidden", "batch", "timesteps")
     if preset.name == "paleo":
         raise RowSkipped("the preset paleo has no formula for recurrent layers", usable=True)
     unit = unit_of(row, preset)
@@ -374,9 +370,7 @@ ELEMENTWISE: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {
 def _attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     if row.flag("served"):
         return _served_attention(row, preset)
-    batch, heads, dim, seq = (row.count(name) for name in ("batch", "heads", "head_dim", "seq"))
-    if not (batch and heads and dim and seq):
-        raise RowSkipped("batch, heads, head_dim or seq is not stated")
+    batch, heads, dim, seq = row.counts("batch", "heads", "head_dim", "seq")
     kv_heads = row.count("kv_heads") or heads
     params = (
         ("heads", heads),
@@ -400,25 +394,19 @@ _NOTHING = Graph(name="", layers=(), edges=())
 
 
 def _served_layer(row: Row, positions: int) -> Layer:
-    heads = row.count("heads")
-    if not heads:
-        raise RowSkipped("heads is not stated")
+    [heads] = row.counts("heads")
     if row.flag("latent"):
         nope, rope, value = _LATENT.values()
         widths = (heads * (nope + rope), heads * (nope + value), _COMPRESSED + rope)
         return layer_of("latent_attention", tuple((w, positions) for w in widths), (("heads", heads), *_LATENT.items()))
-    dim, kv_heads = row.count("head_dim"), row.count("kv_heads") or heads
-    if not dim:
-        raise RowSkipped("head_dim is not stated")
+    [dim], kv_heads = row.counts("head_dim"), row.count("kv_heads") or heads
     params = (("heads", heads), ("kv_heads", kv_heads), ("head_dim", dim), ("window", row.count("window") or 0))
     return layer_of("self_attention", (((heads + 2 * kv_heads) * dim, positions),), params)
 
 
 def _served_attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     """The operator of an engine, as a pass that serves has it: new tokens are rotated and written into the cache first."""
-    batch, seq, context = row.count("batch"), row.count("seq"), row.count("kv_tokens")
-    if not (batch and seq):
-        raise RowSkipped("batch or seq is not stated")
+    (batch, seq), context = row.counts("batch", "seq"), row.count("kv_tokens")
     if context is not None and seq > 1:
         raise RowSkipped("several new tokens beside a cache")
     if preset.name == "paleo":
@@ -468,9 +456,7 @@ def _elementwise(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     family = ELEMENTWISE.get(row.text("op"))
     if family is None:
         raise RowSkipped(f"op of an elementwise kernel is none of {', '.join(ELEMENTWISE)}", usable=True)
-    batch, width = row.count("batch"), row.count("hidden")
-    if not (batch and width):
-        raise RowSkipped("batch or hidden is not stated")
+    batch, width = row.counts("batch", "hidden")
     kind, params = family
     shapes = ((width,),) * (2 if kind == "add" else 1)
     unit = unit_of(row, preset)

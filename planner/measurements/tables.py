@@ -104,6 +104,19 @@ class Row:
         text = self.text(name)
         return int(text) if text else None
 
+    def counts(self, *names: str) -> list[int]:
+        """Whole numbers of cells that must all be there.
+
+        Raises
+        ------
+        RowSkipped
+            One is not.
+        """
+        found = [self.count(name) or 0 for name in names]
+        if not all(found):
+            raise RowSkipped(f"{' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))} is not stated")
+        return found
+
     def flag(self, name: str) -> bool | None:
         """Whether a cell says yes; None where it is empty."""
         text = self.text(name)
