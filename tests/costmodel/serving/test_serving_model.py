@@ -404,6 +404,7 @@ def test_an_engine_cuts_no_blocks(name: str, precision: str, legal: tuple[int, .
     )
     found = [degree for degree in (1, 2, 4, 8) if not broken_serving_rules(engine, P(tp=degree))]
     assert tuple(found) == legal
+    assert load_framework("sglang").framework.rules.whole_blocks  # whose layers are copies of vLLM's
     assert not any(broken_serving_rules(usual, P(tp=degree)) for degree in legal)
 
 
