@@ -131,16 +131,19 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | 
     from planner.report.answer import search_report
 
     chosen = next((plan for plan in answer.listed if plan.rank == pick), None)
-    if pick is not None and chosen is None:
-        last = max((plan.rank for plan in answer.listed), default=0)
-        raise UsageError(f"--pick {pick}: the table ends with plan {last}; --top N lists more")
-    if answer.plans:
+    is_there = pick is None or chosen is not None
+    if answer.plans and is_there:
         export_plan(where, lambda: answer, "the best plan" if pick is None else f"plan {pick}", chosen)
     # What to type next is about the first plan.
     report = search_report(answer, where.export if pick is None else None, target_for(answer.setting.framework))
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)
+    if not is_there:
+        last = max((plan.rank for plan in answer.listed), default=0)
+        raise UsageError(
+            f"--pick {pick}: the table ends with plan {last}, and nothing was exported; --top N lists more"
+        )
 
 
 def _write_files(answer: Answer | Estimate, report: Report, files: ReportFiles, where: Output) -> None:

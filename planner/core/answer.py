@@ -279,11 +279,14 @@ class Role:
         None: there is none that fits.
     source : str
         Who says so, where somebody does.
+    why_not : str
+        Why there is none, where that is known.
     """
 
     name: str
     plan: RankedPlan | None
     source: str = ""
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,11 +33,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Columns of equal length; ``highlight`` is the row that stands out, ``total`` whether the last row is a sum."""
+    """Columns of equal length; ``highlight`` is the row that stands out, ``total`` whether the last row is a sum.
+
+    The sentences of its ``caption`` stand below.
+    """
 
     columns: tuple[Column, ...]
     highlight: int | None = None
     total: bool = False
+    caption: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         assert len({len(column.cells) for column in self.columns}) == 1, "columns of different length"

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import byte_text, chance_text, counted, duration_text, percent, significant
+from planner.core.numbers import byte_text, chance_text, counted, duration_text, joined_words, percent, significant
 
-__all__ = ["SENTENCES", "Note", "note_entry"]
+__all__ = ["SENTENCES", "UNDER_PLANS", "Note", "note_entry"]
 
 # Code -> its sentence. A part in [] is left out where one of its values is missing.
 SENTENCES: Mapping[str, str] = {
@@ -30,7 +30,8 @@ SENTENCES: Mapping[str, str] = {
     # of a mesh
     "plans_not_counted": "the space holds more plans than are stated: the time limit came before all were counted",
     "similar_plans_left_out": (
-        "only the best plan of each (tp, ep, pp, ZeRO stage, number of micro-batches, schedule) is shown; --no-diverse shows all"
+        "Near-copies (same tp, ep, pp, ZeRO stage, number of micro-batches and schedule) are left out[, {roles:roles} above among them]; "
+        "--no-diverse shows them."
     ),
     "waits_for_hosts": (
         "{share:share} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
@@ -179,6 +180,8 @@ SENTENCES: Mapping[str, str] = {
     ),
     "speedup_over_one": "speed-up is over {plan}: {step_time_s:time} per step",
 }
+# Notes about a table of plans, which stand under it.
+UNDER_PLANS = frozenset({"similar_plans_left_out"})
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "time": duration_text,
     "times": lambda terms: " and ".join(f"{duration_text(seconds)} of {name}" for name, seconds in terms.items()),
@@ -195,6 +198,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     }.__getitem__,
     "number": significant,
     "names": ", ".join,
+    "roles": lambda names: joined_words([f"'{name[:1].upper()}{name[1:].replace('_', ' ')}'" for name in names]),
     "have": lambda names: f"{', '.join(names)} {'have' if len(names) > 1 else 'has'}",
     "counts": lambda counts: ", ".join(f"{count} of {name}" for name, count in counts.items()),
     "gpus": lambda count: counted(count, "GPU"),

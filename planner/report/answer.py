@@ -5,6 +5,7 @@ A space says what is special about its plans in a subclass of `SpaceReport`; eve
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import fields
@@ -23,6 +24,7 @@ from planner.core.answer import (
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.capacity import errors_words
+from planner.core.notes import UNDER_PLANS
 from planner.core.numbers import (
     big_count,
     byte_text,
@@ -38,6 +40,7 @@ from planner.core.numbers import (
 from planner.core.objectives import best_word, better_word, cost_of, cost_text, objective_columns
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
+from planner.report.legend import legend
 from planner.report.roles import roles_blocks
 from planner.report.tables import (
     OTHER,
@@ -64,7 +67,7 @@ from planner.report.uncertainty import (
 
 __all__ = [
     "SpaceReport",
-    "bottleneck_column",
+    "bottleneck_columns",
     "estimate_report",
     "memory_text",
     "parts_blocks",
@@ -166,6 +169,8 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         ("Assumed", _assumed(answer, best)),
         ("Next", f"{keep}{launch}{explain} says where its time goes, -v says more"),
     ]
+    under = [note for note in answer.notes if getattr(note, "code", "") in UNDER_PLANS]
+    notes = [note for note in answer.notes if note not in under]
     return [
         *verdict_blocks(
             f"Best, under {answer.setting.framework or 'no framework'}" if answer.frameworks else "Best",
@@ -174,9 +179,12 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         ),
         *frameworks_blocks(answer),
         *roles_blocks(answer),
-        answer.space.report.plans_table(answer.listed, answer.objective),
+        dataclasses.replace(
+            answer.space.report.plans_table(answer.listed, answer.objective),
+            caption=tuple(filter(None, (legend([plan.summary for plan in answer.listed]), *under))),
+        ),
         *_benchmark(answer),
-        *([Facts(tuple(("Note", note) for note in answer.notes))] if answer.notes else []),
+        *([Facts(tuple(("Note", note) for note in notes))] if notes else []),
     ]
 
 
@@ -504,7 +512,7 @@ class SpaceReport(ReportParts):
             time,
             *bars_columns(plans, unit),
             *self.figure_columns(plans),
-            bottleneck_column(plans, self.bottleneck_priority),
+            *bottleneck_columns(plans, self.bottleneck_priority),
             *objective_columns(plans, objective, 1),
         ]
 
@@ -547,9 +555,10 @@ class SpaceReport(ReportParts):
         return [Heading(self.layers_heading), rows_table(estimate.tables["layers"])]
 
 
-def bottleneck_column(plans: Sequence[RankedPlan], priority: int) -> Column:
-    """What plans take longest for."""
-    return Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=priority)
+def bottleneck_columns(plans: Sequence[RankedPlan], priority: int) -> list[Column]:
+    """What plans take longest for; nothing where several agree, since that of the first stands above them."""
+    cells = tuple(plan.bottleneck for plan in plans)
+    return [] if len(cells) > 1 == len(set(cells)) else [Column("bottleneck", cells, priority, is_text=True)]
 
 
 def parts_blocks(

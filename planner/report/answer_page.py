@@ -175,6 +175,7 @@ def answer_page(
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
         _plans_table(shown_plans(answer), answer.objective),
+        *(f"<p>{escaped(text)}</p>" for block in blocks if isinstance(block, Table) for text in block.caption),
         *(block_html(block, without=(*_ELSEWHERE, *first_facts(answer))) for block in known),
     ]
     titles = [section.title for section in every]

@@ -39,7 +39,7 @@ _SAME = {
 _NONE = {
     "data_parallel": "no plan with {data_parallelism} fits",
     "data_parallel_all": "{why_not}",
-    "published": "the plan of {source} is not legal or does not fit here",
+    "published": "the plan of {source} {why_not}",
 }
 # What a plan does that forgoes one of `strategies.mesh.simplest.FORGONE`, or of `strategies.layerwise.simplest.FORGONE`.
 FORGONE_WORDS = {
@@ -116,7 +116,7 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
     if plan is None:
         setting = answer.setting
         too_few = f"a batch of {setting.global_batch} has no {setting.gpus} parts"
-        why_not = too_few if setting.gpus > setting.global_batch else "does not fit"
+        why_not = roles[0].why_not or (too_few if setting.gpus > setting.global_batch else "does not fit")
         return title, _NONE[roles[0].name].format(source=roles[0].source, why_not=why_not, data_parallelism=plain)
     listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)

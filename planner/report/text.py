@@ -174,6 +174,7 @@ def _report_lines(blocks: Sequence[Block], width: int | None) -> Iterator[Line]:
             yield Line("")
         if isinstance(block, Table):
             yield from table_lines(block, width)
+            yield from (Line(line) for text in block.caption for line in _wrapped(text, width or 120))
         elif isinstance(block, Facts):
             yield from _fact_lines(block, width or 120)
         else:
@@ -215,7 +216,7 @@ def markdown_text(blocks: Sequence[Block]) -> str:
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Table):
-            parts.append(_table(block))
+            parts += [_table(block), *map(_escaped, block.caption)]
         elif isinstance(block, Facts):
             parts.append("\n".join(f"- **{_escaped(name)}**: {_escaped(value)}" for name, value in block.pairs))
         elif isinstance(block, Heading):

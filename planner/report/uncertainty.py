@@ -89,15 +89,18 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
     >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
-    >>> benchmark_sentence(sure, 3)[0].text
+    >>> benchmark_sentence(sure, 3)[0].text.partition(" --")[0]
     "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
     >>> benchmark_sentence(one, 2)[0].text
     'The first plan is the best of the 2 compared with 97 % probability.'
     >>> unsure = ErrorBars(probability_best=(0.1,) * 10, benchmark_list=tuple(range(1, 10)), benchmark_probability=0.9,
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
-    >>> benchmark_sentence(unsure, 4)[0].text.partition(": ")[2]
-    'benchmark 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability).'
+    >>> said = benchmark_sentence(unsure, 4)[0].text.partition(": ")[2].split(". ")
+    >>> said[0]
+    'benchmark plans 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability)'
+    >>> said[1]
+    '--export FILE --pick N writes one to run (docs/optimize.md).'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -119,7 +122,7 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
         if not near:
             text += f": one of {_ranks(ranks)} is {holds}."
         else:
-            benchmark = f": benchmark {_ranks(near)} (one is {within})."
+            benchmark = f": benchmark plans {_ranks(near)} (one is {within})."
             text += f", but plan {near[0]} is {within}." if len(near) == 1 else benchmark
     beyond = max(ranks)
     if len(ranks) <= _SHORT_LIST and near and len(near) < len(ranks):
@@ -129,6 +132,9 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
         beyond = max(near or ranks)
     top = beyond - first + 1
     more = f" --top {top} shows them all." if top > plans else ""
+    if len(near if len(ranks) > _SHORT_LIST and near else ranks) > 1:
+        wide = f"--top {top} " if top > plans else ""
+        more = f" {wide}--export FILE --pick N writes one to run (docs/optimize.md)."
     return [Sentence(f"{text}{more}{_unlikely_first(bars, first)}")]
 
 

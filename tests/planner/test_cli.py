@@ -51,7 +51,7 @@ def test_optimize_prints_the_table_and_what_it_rests_on(answer: Any) -> None:
         "efficiency",
         "memory",
         "exposed",
-        "bottleneck",
+        "Limited by:",
         "gap to",
     ):
         assert title in text
@@ -271,7 +271,9 @@ def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> No
     assert "keeps the plan" not in text
 
 
-def test_another_plan_than_the_first_is_written(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
+def test_another_plan_than_the_first_is_written(
+    document: Any, said: Any, answer: Any, fails: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "second.yaml"
     second = document(f"optimize mlp --gpus 4 --export {path} --pick 2")["plans"][1]
     predicted = document(f"estimate --plan {path}")["plans"][0]
@@ -279,7 +281,9 @@ def test_another_plan_than_the_first_is_written(document: Any, answer: Any, fail
     assert "plan N" in answer("optimize", "mlp", "--gpus", "4", "--width", "300")
     question = ("optimize", "mlp", "--gpus", "4", "--pick")
     assert "name a file" in fails(*question, "2")
-    assert "ends with plan 5; --top N lists more" in fails(*question, "6", "--export", str(tmp_path / "sixth.yaml"))
+    found, error = said(*question, "6", "--export", tmp_path / "sixth.yaml", code=2)
+    assert "ends with plan 5, and nothing was exported; --top N lists more" in error
+    assert found.startswith("Best: ")  # what was searched for is not lost
     assert not (tmp_path / "sixth.yaml").exists()
 
 

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, RankedPlan, Role
+from planner.core.numbers import byte_text
 from planner.spaces.base import Found
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
 from strategies.limits import Clock
@@ -22,9 +23,12 @@ from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.simplest import REQUIRED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from costmodel.mesh.framework_rules import Values
     from planner.schema.model import PublishedPlan
 
-__all__ = ["mesh_roles"]
+__all__ = ["mesh_roles", "why_not"]
 
 
 def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answer: Answer) -> tuple[Role, ...]:
@@ -78,7 +82,28 @@ def _published(space: MeshPlanSpace, settings: MeshSettings, answer: Answer, clo
         found = as_published(space.model, settings, plan_settings(plan.settings), clock)
         if found is not None:
             return [_role(space, answer, "published", found, plan.source)]
-    return [Role(name="published", plan=None, source=plan.source) for plan in nearest[:1]]
+    return [
+        Role(
+            name="published",
+            plan=None,
+            source=plan.source,
+            why_not=why_not(space, settings, plan_settings(plan.settings), clock),
+        )
+        for plan in nearest[:1]
+    ]
+
+
+def why_not(space: MeshPlanSpace, settings: MeshSettings, wanted: Mapping[str, Values], clock: Clock) -> str:
+    """Why no plan has the settings that somebody published: the memory, the framework, or the network, the batch and the GPUs."""
+    roomy = dataclasses.replace(settings, capacity_bytes=math.inf)
+    found = as_published(space.model, roomy, wanted, clock)
+    if found is not None:
+        need = float(space.model.evaluate_plans([found.plan]).memory_bytes[0])
+        return f"does not fit here: it needs {byte_text(need)} per GPU, and the limit is {byte_text(settings.capacity_bytes)}"
+    found = as_published(space.model, dataclasses.replace(roomy, obeys_framework=False), wanted, clock)
+    if found is not None:
+        return f"is not legal here: {space.broken(found.plan)[0]}"
+    return "is not legal here: no division of this network and batch over so many GPUs has its settings"
 
 
 def _candidate(plan: RankedPlan) -> MeshCandidate:

@@ -71,6 +71,11 @@ _COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s"
 _FULL = 1e-6
 
 
+def _shape(plan: MeshPlan) -> tuple[Any, ...]:
+    """What the plans of a list differ in."""
+    return tuple(getattr(plan, name) for name in DISTINCT)
+
+
 def mesh_space(resolved: Resolved) -> MeshPlanSpace:
     """Build the cost model of a question.
 
@@ -215,10 +220,7 @@ class MeshPlanSpace(PlanSpace):
         notes += limit_notes(resolved.request, resolved.cluster.device)
         if not outcome.is_counted:
             notes.append(Note("plans_not_counted"))
-        notes += super().search_notes(found, answer)
-        if self.settings().distinct is not None and len(answer.plans) > 1:
-            notes.append(Note("similar_plans_left_out"))
-        return notes
+        return [*notes, *super().search_notes(found, answer)]
 
     def preferred(self, found: Found) -> Found:
         from planner.spaces.mesh.first_plan import with_first
@@ -241,6 +243,14 @@ class MeshPlanSpace(PlanSpace):
             *binding_notes(self, settings, answer.listed),
         )
         roles = mesh_roles(self, settings, found, answer)
+        if settings.distinct is not None and len(answer.plans) > 1:
+            listed = {_shape(plan.plan) for plan in answer.listed}
+            copies = [
+                role.name
+                for role in roles
+                if role.plan and role.plan not in answer.listed and _shape(role.plan.plan) in listed
+            ]
+            more = (Note("similar_plans_left_out", roles=copies or None), *more)
         return dataclasses.replace(answer, notes=(*answer.notes, *more), roles=roles)
 
     # -- figures

@@ -17,7 +17,7 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.report.answer import SpaceReport, bottleneck_column, parts_blocks
+from planner.report.answer import SpaceReport, bottleneck_columns, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.plans import command_of
@@ -56,7 +56,7 @@ class ServingReport(SpaceReport):
                 "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 3, unit="per GPU"
             ),
             column("KV cache", lambda p: byte_text(p["kv_bytes"]), 7, unit="per GPU"),
-            bottleneck_column(plans, 9),
+            *bottleneck_columns(plans, 9),
         ]
         after, low, high, unit = {
             "ttft": (2, "ttft_low_s", "ttft_high_s", first),

@@ -18,7 +18,7 @@ from costmodel.layerwise.plan import Plan
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, percents, significant, used_of_total
-from planner.report.answer import estimate_report, scale_report, search_report
+from planner.report.answer import bottleneck_columns, estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
 from planner.report.tables import gap_text
@@ -252,6 +252,13 @@ def test_what_is_written_of_a_whole_adds_up(shares: list[float]) -> None:
     whole = sum(shares)
     texts = percents({str(n): share / whole for n, share in enumerate(shares)})
     assert sum(round(10 * float(text.removesuffix(" %").removeprefix("<"))) for text in texts.values()) == 1000
+
+
+def test_what_limits_all_plans_alike_is_no_column(make_ranked: MakeRanked) -> None:
+    first, other = make_ranked(), make_ranked(bottleneck="transfers")
+    assert [column.cells for column in bottleneck_columns([first, other], 9)] == [(first.bottleneck, "transfers")]
+    assert bottleneck_columns([first, first], 9) == []
+    assert len(bottleneck_columns([first], 9)) == 1
 
 
 def test_the_parts_of_the_time_add_up(make_result: MakeResult) -> None:

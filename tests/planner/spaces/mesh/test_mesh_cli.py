@@ -41,7 +41,7 @@ def test_the_table_and_what_it_rests_on(answer: Any) -> None:
         "memory",
         "exposed",
         "bubble",
-        "bottleneck",
+        "Limited by:",
         "gap to",
     ):
         assert word in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,13 +12,19 @@ import pytest
 import planner
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import Role
+from planner.core.blocks import Table
 from planner.core.errors import InputFileError
 from planner.core.request import Request
 from planner.importers.networks import load_model
+from planner.question.resolve import resolve
 from planner.report.answer import search_report
 from planner.report.roles import roles_of
 from planner.report.text import plain_text
+from planner.schema.settings import plan_settings
 from planner.spaces.ask import optimize
+from planner.spaces.mesh.roles import why_not
+from planner.spaces.mesh.space import EFFORT, mesh_space
+from strategies.limits import Clock
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
 ROOMY = make_ranked(dataclasses.replace(PLAN, tp=4), 20.6, memory_bytes_per_gpu=30.0 * 2**30)
@@ -74,11 +81,37 @@ def test_roles_that_coincide_are_one_line() -> None:
 def test_fewer_gpus_and_what_does_not_fit() -> None:
     fewer = make_ranked(MeshPlan(tp=8, dp_shard=16, zero_stage=1), 20.8)
     answer = make_result(
-        roles=(Role(name="fewest_gpus", plan=fewer), Role(name="published", plan=None, source="a paper"))
+        roles=(
+            Role(name="fewest_gpus", plan=fewer),
+            Role(name="published", plan=None, source="a paper", why_not="does not fit here"),
+        )
     )
     text = said(answer)
     assert "Fewest GPUs: 4.0 % slower (20.8 s, 56.0 GiB), on 128 GPUs, 128 fewer: tp 8" in text
-    assert "Published: the plan of a paper is not legal or does not fit here" in text
+    assert "Published: the plan of a paper does not fit here" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "words"),
+    [
+        ({"memory_limit": "9 GiB"}, {"tp": 1}, r"does not fit here: it needs [0-9.]+ GiB per GPU, and the limit is 9\.00 GiB"),
+        ({"framework": "deepspeed"}, {"schedule": "interleaved"}, "is not legal here: schedule interleaved: pipelines of DeepSpeed"),
+        ({}, {"tp": 7}, "is not legal here: no division of this network"),
+    ],
+)  # fmt: skip
+def test_a_published_plan_that_is_missing_says_why(options: Any, wanted: Any, words: str) -> None:
+    question = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=8, seq=2048, **options)
+    space = mesh_space(resolve(question))
+    settings = dataclasses.replace(space.settings(), effort=EFFORT)
+    assert re.match(words, why_not(space, settings, plan_settings(wanted), Clock(limit_s=60.0)))
+
+
+def test_what_is_left_out_of_the_table_is_named(answered: Any) -> None:
+    (note,) = (note for note in answered.notes if note.code == "similar_plans_left_out")
+    table = next(block for block in search_report(answered).blocks() if isinstance(block, Table))
+    assert table.caption[-1] == note
+    named = {role.name for role in answered.roles if role.plan not in answered.listed}
+    assert set(note.values["roles"] or ()) <= named
 
 
 def test_one_gpu_has_no_roles() -> None:
