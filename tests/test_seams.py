@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -149,53 +148,94 @@ register(
 """
 
 
-def with_carbon(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the planner with the objective."""
-    return with_module(folder, "carbon", CARBON, *arguments, code=code)
+class Said(NamedTuple):
+    """What a command printed."""
+
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The answer in JSON."""
+        return json.loads(self.stdout)
 
 
-def with_copies(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the planner with the space."""
-    return with_module(folder, "copies", COPIES, *arguments, code=code)
+# One process answers many commands: starting Python and importing the planner takes as long as most of them.
+DRIVER = """
+import contextlib, importlib, io, json, sys
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+from planner.cli import run
+
+answers = []
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = run(words)
+    answers.append([code, out.getvalue(), err.getvalue()])
+json.dump(answers, sys.stdout)
+"""
 
 
-def with_module(folder: Path, name: str, text: str, *arguments: str, code: int) -> subprocess.CompletedProcess[str]:
-    """Run the planner after a module that adds something."""
+def with_carbon(folder: Path, *commands: str, code: int = 0) -> list[Said]:
+    """Run commands with the objective."""
+    return with_module(folder, "carbon", CARBON, *commands, code=code)
+
+
+def with_copies(folder: Path, *commands: str, code: int = 0) -> list[Said]:
+    """Run commands with the space."""
+    return with_module(folder, "copies", COPIES, *commands, code=code)
+
+
+def with_module(folder: Path, name: str, text: str, *commands: str, code: int) -> list[Said]:
+    """Run commands after a module that adds something."""
     (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    program = f"import {name}, sys\nfrom planner.cli import run\nsys.exit(run({list(arguments)!r}))"
-    return run_in(folder, os.pathsep.join((str(folder), str(ROOT))), "-c", program, code=code)
+    return commands_in(folder, os.pathsep.join((str(folder), str(ROOT))), *commands, modules=[name], code=code)
 
 
-def run_in(folder: Path, path: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder, with a path of modules; it must exit with a code."""
+def commands_in(folder: Path, path: str, *commands: str, modules: Sequence[str] = (), code: int = 0) -> list[Said]:
+    """Run commands in one process; each must exit with a code."""
+    done = python_in(folder, path, DRIVER, *modules, stdin=json.dumps([words.split() for words in commands]))
+    said = json.loads(done)
+    assert [(found, err) for found, _, err in said if found != code] == []
+    return [Said(out, err) for _, out, err in said]
+
+
+def python_in(folder: Path, path: str, program: str, *arguments: str, stdin: str = "") -> str:
+    """Run a program in a folder, with a path of modules; what it prints."""
     done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True, text=True, cwd=folder, check=False, timeout=120,
+        [sys.executable, "-c", program, *arguments],
+        input=stdin, capture_output=True, text=True, cwd=folder, check=False, timeout=240,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
     )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    return done
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "question",
     [
-        ("alexnet", "--gpus", "4"),
-        ("llama3-8b", "--gpus", "8", "--batch", "32"),
-        ("llama3-8b", "--cluster", "a100-v100", "--gpus", "6", "--batch", "12", "--seq", "1024"),
+        "alexnet --gpus 4",
+        "llama3-8b --gpus 8 --batch 32",
+        "llama3-8b --cluster a100-v100 --gpus 6 --batch 12 --seq 1024",
     ],
     ids=["layers", "mesh", "mixed"],
 )
-def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> None:
-    done = with_carbon(tmp_path, "optimize", *question, "--objective", "carbon", "--json", "--export", "plan.yaml")
-    answer = json.loads(done.stdout)
+def test_an_objective_is_one_file(question: str, tmp_path: Path) -> None:
+    optimize = f"optimize {question} --objective"
+    done, shown, again = with_carbon(
+        tmp_path,
+        f"{optimize} carbon --json --export plan.yaml",
+        f"{optimize} carbon",
+        "estimate --plan plan.yaml --json",
+    )
+    answer = done.document
     best = answer["plans"][0]
     assert best["carbon_per_step_kg"] == pytest.approx(best["energy_per_step_j"] * 0.4 / 3.6e6)
     assert answer["objective"] == "carbon"
     by_energy, by_time = (
-        json.loads(usual_planner("optimize", *question, "--objective", name, "--json").stdout)["plans"]
-        for name in ("energy", "step_time")
+        said.document["plans"] for said in usual_planner(f"{optimize} energy --json", f"{optimize} step_time --json")
     )
     costs = [plan["energy_per_step_j"] for plan in answer["plans"]]
     assert costs == [plan["energy_per_step_j"] for plan in by_energy]
@@ -203,40 +243,40 @@ def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> 
     prediction = yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))["prediction"]
     assert prediction["objective"] == "carbon"
     assert prediction["carbon_per_step_kg"] == pytest.approx(best["carbon_per_step_kg"], rel=1e-12)
-    shown = with_carbon(tmp_path, "optimize", *question, "--objective", "carbon")
     assert "kg CO2 per step" in shown.stdout
     assert "cleaner" in shown.stdout
     assert "kg CO2/s of a computing GPU" in " ".join(shown.stdout.split())
-    again = with_carbon(tmp_path, "estimate", "--plan", "plan.yaml", "--json")
-    assert json.loads(again.stdout)["plans"][0]["carbon_per_step_kg"] == pytest.approx(
-        best["carbon_per_step_kg"], rel=1e-9
-    )
+    assert again.document["plans"][0]["carbon_per_step_kg"] == pytest.approx(best["carbon_per_step_kg"], rel=1e-9)
 
 
 @pytest.mark.e2e
 def test_studies_and_pages_show_an_added_objective(tmp_path: Path) -> None:
-    question = ("alexnet", "--cluster", "dgx1-v100", "--gpus", "2,4", "--batch", "512")
-    swept = json.loads(with_carbon(tmp_path, "sweep", *question, "--json").stdout)
-    assert [row["carbon_per_step_kg"] for row in swept["rows"]] == pytest.approx(
-        [row["energy_per_step_j"] * 0.4 / 3.6e6 for row in swept["rows"]]
+    sweep = "sweep alexnet --cluster dgx1-v100 --gpus 2,4 --batch 512"
+    optimize = "optimize alexnet --cluster dgx1-v100 --batch 512"
+    in_json, in_words, *_, compared, plans = with_carbon(
+        tmp_path,
+        f"{sweep} --json",
+        f"{sweep} --width 200",
+        *(f"{optimize} --gpus {count} --export {count}.yaml --html page.html" for count in (2, 4)),
+        "compare 2.yaml 4.yaml",
+        "compare 2.yaml 4.yaml --json",
     )
-    assert "kg CO2" in with_carbon(tmp_path, "sweep", *question, "--width", "200").stdout
-    for count in ("2", "4"):
-        asked = ("--cluster", "dgx1-v100", "--gpus", count, "--batch", "512")
-        with_carbon(tmp_path, "optimize", "alexnet", *asked, "--export", f"{count}.yaml", "--html", "page.html")
+    rows = in_json.document["rows"]
+    assert [row["carbon_per_step_kg"] for row in rows] == pytest.approx(
+        [row["energy_per_step_j"] * 0.4 / 3.6e6 for row in rows]
+    )
+    assert "kg CO2" in in_words.stdout
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "carbon per step" in page
     assert "Step time against carbon" in page
-    compared = with_carbon(tmp_path, "compare", "2.yaml", "4.yaml")
     assert "carbon per step" in compared.stdout, compared.stderr
-    plans = json.loads(with_carbon(tmp_path, "compare", "2.yaml", "4.yaml", "--json").stdout)["plans"]
-    assert all(plan["carbon_per_step_kg"] > 0 for plan in plans)
+    assert all(plan["carbon_per_step_kg"] > 0 for plan in plans.document["plans"])
 
 
 @pytest.mark.e2e
 def test_schema_and_errors_know_an_added_objective(tmp_path: Path) -> None:
-    assert "carbon_per_step_kg" in with_carbon(tmp_path, "schema", "result").stdout
-    wrong = with_carbon(tmp_path, "optimize", "alexnet", "--gpus", "4", "--objective", "carbn", code=2)
+    assert "carbon_per_step_kg" in with_carbon(tmp_path, "schema result")[0].stdout
+    (wrong,) = with_carbon(tmp_path, "optimize alexnet --gpus 4 --objective carbn", code=2)
     assert "did you mean carbon" in wrong.stderr.replace("'", "")
 
 
@@ -293,30 +333,38 @@ def test_a_framework_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.e2e
 def test_a_space_is_one_file(tmp_path: Path) -> None:
-    question = ("alexnet", "--gpus", "6", "--batch", "12", "--space", "copies")
-    done = with_copies(tmp_path, "optimize", *question, "--json", "--export", "plan.yaml")
-    answer = json.loads(done.stdout)
+    optimize = "optimize alexnet --gpus 6 --batch 12 --space copies"
+    done, shown, again, asked_again, *schemas = with_copies(
+        tmp_path,
+        f"{optimize} --json --export plan.yaml",
+        optimize,
+        "estimate --plan plan.yaml --json",
+        "estimate --plan plan.yaml --batch 24 --json",
+        "schema plan",
+        "schema result",
+    )
+    answer = done.document
     assert (answer["space"], answer["space_size"], answer["proven_optimal"]) == ("copies", 5, True)
     assert [plan["plan"] for plan in answer["plans"]] == [{"copies": n} for n in (6, 4, 3, 2, 1)]
     assert answer["plans"][0]["work_s"] == 2.0
-    shown = with_copies(tmp_path, "optimize", *question).stdout
-    assert "Best: 6 copies." in shown
-    assert "copied work" in shown
-    plan = yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))
-    assert plan["copies"] == {"copies": 6}
-    again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--json")
-    assert json.loads(again.stdout)["plans"][0]["work_s"] == 2.0, again.stderr
-    asked_again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--batch", "24", "--json")
-    assert json.loads(asked_again.stdout)["plans"][0]["work_s"] == 4.0, asked_again.stderr
-    exported = with_copies(tmp_path, "export", "plan.yaml", "--to", "torch", "-o", "run", code=2)
+    assert "Best: 6 copies." in shown.stdout
+    assert "copied work" in shown.stdout
+    text = (tmp_path / "plan.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["copies"] == {"copies": 6}
+    assert again.document["plans"][0]["work_s"] == 2.0, again.stderr
+    assert asked_again.document["plans"][0]["work_s"] == 4.0, asked_again.stderr
+    assert all("Devices that do the same." in schema.stdout for schema in schemas)
+    assert "work_s" in schemas[1].stdout
+    (tmp_path / "none.yaml").write_text(text.replace("copies: 6", "copies: 0"), encoding="utf-8")
+    exported, refused, wrong = with_copies(
+        tmp_path,
+        "export plan.yaml --to torch -o run",
+        "estimate --plan none.yaml",
+        "optimize alexnet --space copys",
+        code=2,
+    )
     assert "no target writes copies of the work" in exported.stderr
-    (tmp_path / "plan.yaml").write_text((tmp_path / "plan.yaml").read_text().replace("copies: 6", "copies: 0"))
-    refused = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", code=2)
-    assert re.search(r"plan.yaml:\d+:\d+: ", refused.stderr)
-    for kind in ("plan", "result"):
-        assert "Devices that do the same." in with_copies(tmp_path, "schema", kind).stdout
-    assert "work_s" in with_copies(tmp_path, "schema", "result").stdout
-    wrong = with_copies(tmp_path, "optimize", "alexnet", "--space", "copys", code=2)
+    assert re.search(r"none.yaml:\d+:\d+: ", refused.stderr)
     assert "did you mean copies" in wrong.stderr.replace("'", "")
 
 
@@ -353,46 +401,40 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-@pytest.fixture(scope="module")
-def with_schedule(tree: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the planner of that copy."""
-    return functools.partial(run_in, tree, str(tree), "-m", "planner")
-
-
 @pytest.mark.e2e
-def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    question = ("llama3-8b", "--gpus", "8", "--batch", "32")
-    done = with_schedule(
-        "optimize", *question, "--pp", "4", "--schedule", "imaginary", "--json", "--export", "plan.yaml"
+def test_a_schedule_is_three_files(tree: Path) -> None:
+    optimize, plan = "optimize llama3-8b --gpus 8 --batch 32", "--tp 1 --dp 2 --pp 4 --micro-batch 1 --schedule"
+    done, usual, slow, quick, shown, again, free, *schemas, help_text = commands_in(
+        tree,
+        str(tree),
+        f"{optimize} --pp 4 --schedule imaginary --json --export plan.yaml",
+        f"{optimize} --pp 4 --schedule 1f1b --json",
+        *(f"estimate llama3-8b --gpus 8 --batch 32 {plan} {name} --json" for name in ("imaginary", "1f1b")),
+        "estimate --plan plan.yaml",
+        "estimate --plan plan.yaml --json",
+        f"{optimize} --pp 4 --json",
+        "schema plan",
+        "schema result",
+        "optimize --help",
     )
-    answer = json.loads(done.stdout)
-    usual = json.loads(with_schedule("optimize", *question, "--pp", "4", "--schedule", "1f1b", "--json").stdout)
+    answer, of_1f1b = done.document, usual.document
     assert {plan["plan"]["schedule"] for plan in answer["plans"]} == {"imaginary"}
-    assert answer["plans"][0]["step_time_s"] > 1.5 * usual["plans"][0]["step_time_s"]
+    assert answer["plans"][0]["step_time_s"] > 1.5 * of_1f1b["plans"][0]["step_time_s"]
     assert answer["proven_optimal"]
-    plan = ("--tp", "1", "--dp", "2", "--pp", "4", "--micro-batch", "1", "--schedule")
-    slow, quick = (
-        json.loads(with_schedule("estimate", *question, *plan, name, "--json").stdout)["plans"][0]
-        for name in ("imaginary", "1f1b")
-    )
-    assert slow["step_time_s"] > 1.5 * quick["step_time_s"]
-    assert slow["memory_bytes_per_gpu"] > quick["memory_bytes_per_gpu"]
-    assert answer["space_size"] == usual["space_size"]
-    shown = with_schedule("estimate", "--plan", "plan.yaml")
+    figures = [said.document["plans"][0] for said in (slow, quick)]
+    assert figures[0]["step_time_s"] > 1.5 * figures[1]["step_time_s"]
+    assert figures[0]["memory_bytes_per_gpu"] > figures[1]["memory_bytes_per_gpu"]
+    assert answer["space_size"] == of_1f1b["space_size"]
     assert "pp 4 (imaginary)" in shown.stdout, shown.stderr
-    again = with_schedule("estimate", "--plan", "plan.yaml", "--json")
     best = answer["refined"] or answer["plans"][0]
-    assert json.loads(again.stdout)["plans"][0]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+    assert again.document["plans"][0]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
     # Where no schedule is asked for, it is searched with the others.
-    free = [
-        json.loads(run("optimize", *question, "--pp", "4", "--json").stdout) for run in (with_schedule, usual_planner)
-    ]
-    assert free[0]["space_size"] > free[1]["space_size"]
-    assert free[0]["plans"][0]["step_time_s"] == free[1]["plans"][0]["step_time_s"]
-    for kind in ("plan", "result"):
-        assert '"imaginary"' in with_schedule("schema", kind).stdout
-    assert "imaginary" in with_schedule("optimize", "--help").stdout
-    wrong = with_schedule("optimize", *question, "--schedule", "imaginry", code=2)
+    (without,) = usual_planner(f"{optimize} --pp 4 --json")
+    assert free.document["space_size"] > without.document["space_size"]
+    assert free.document["plans"][0]["step_time_s"] == without.document["plans"][0]["step_time_s"]
+    assert all('"imaginary"' in schema.stdout for schema in schemas)
+    assert "imaginary" in help_text.stdout
+    (wrong,) = commands_in(tree, str(tree), f"{optimize} --schedule imaginry", code=2)
     assert "did you mean imaginary" in wrong.stderr.replace("'", "")
 
 
@@ -405,8 +447,7 @@ def test_docs_list_what_was_added(tree: Path) -> None:
         yaml.safe_dump(framework | {"name": "imaginary-lm", "aliases": []}), encoding="utf-8"
     )
     program = "import carbon, generate, json\nprint(json.dumps([page() for page in generate.PAGES.values()]))"
-    done = run_in(tree, os.pathsep.join((str(tree), str(tree / "docs"))), "-c", program)
-    text = "\n".join(json.loads(done.stdout))
+    text = "\n".join(json.loads(python_in(tree, os.pathsep.join((str(tree), str(tree / "docs"))), program)))
     cli = " ".join(text.split())
     assert "mfu, gpu_hours, money, energy or carbon; cost is money. Default: step_time." in cli
     schedules = (
@@ -418,6 +459,6 @@ def test_docs_list_what_was_added(tree: Path) -> None:
         assert words in text
 
 
-def usual_planner(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the planner of this tree."""
-    return run_in(ROOT, str(ROOT), "-m", "planner", *arguments)
+def usual_planner(*commands: str) -> list[Said]:
+    """Run commands of this tree."""
+    return commands_in(ROOT, str(ROOT), *commands)
