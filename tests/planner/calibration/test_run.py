@@ -68,11 +68,21 @@ def test_constants_of_kernels_are_found(gemm: Path) -> None:
         assert found[name].reason == "no row depends on it"
 
 
+_of_plans: list[Calibrated] = []
+
+
+@pytest.fixture
+def of_plans(write: Any, plan_table: Any) -> Calibrated:
+    """Runs of three networks, fitted once."""
+    if not _of_plans:
+        _of_plans.append(_run(write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02)))
+    return _of_plans[0]
+
+
 @pytest.mark.exact
-def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> None:
+def test_constants_of_training_runs_are_found(of_plans: Calibrated) -> None:
     """What the runs determine is within their posterior; matmul and sustained rate act as their product."""
-    result = _run(write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
-    found = _found(result)
+    result, found = of_plans, _found(of_plans)
     product = found["matmul_rate"].constant.value * found["sustained_rate"].constant.value
     assert product == pytest.approx(0.8, rel=0.06)
     for name in ("elementwise_rate", "host_launch"):
@@ -91,7 +101,9 @@ def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> No
 
 
 @pytest.mark.exact
-def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, plan_table: Any) -> None:
+def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(
+    write: Any, plan_table: Any, of_plans: Calibrated
+) -> None:
     one = [row for row in plan_table if row["hidden"] == plan_table[0]["hidden"]]
     result = _run(write("one.csv", "plan", one, PLAN_PRESET, noise=0.02))
     assert not result.fell_back
@@ -100,8 +112,7 @@ def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, pl
     factors = [_found(result)[name].constant.value for name in ("matmul_rate", "sustained_rate")]
     assert 0.82 < np.prod(factors) < 0.95  # made with 0.8: a part of it might be the network's
     assert result_document(result)["doubt"] == result.doubt
-    several = _run(write("several.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
-    assert "network" not in several.doubt
+    assert "network" not in of_plans.doubt
     shapes = list(dict.fromkeys(row["hidden"] for row in plan_table))[:2]
     two = _run(
         write("two.csv", "plan", [row for row in plan_table if row["hidden"] in shapes], PLAN_PRESET, noise=0.02)

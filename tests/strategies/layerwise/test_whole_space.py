@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -141,6 +142,12 @@ def every_plan(case: Workload, most: int, cluster: Cluster = CLUSTER) -> tuple[C
     return together, np.concatenate([*workers, [p.workers for p in pipelines]]), sum(sizes) + len(pipelines)
 
 
+@lru_cache
+def every_plan_of(name: str, batch: int, training: bool, most: int) -> tuple[CostBatch, np.ndarray[Any, Any], int]:
+    """As `every_plan`, once for all objectives."""
+    return every_plan(workload_of(name, batch, training=training), most)
+
+
 @pytest.mark.exact
 @mostly("exact", "name", NETWORKS, quick=1)
 @mostly(
@@ -160,7 +167,7 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
 ) -> None:
     case = workload_of(name, batch, training=training)
     for most in (2, 3):
-        costs, workers, size = every_plan(case, most)
+        costs, workers, size = every_plan_of(name, batch, training, most)
         scores, memory = by_hand(objective, costs, workers), costs.memory_bytes
         for quantile in (0.0, 0.01, 0.1, 0.5, 1.0):
             capacity = float(np.quantile(memory, quantile)) * (1 + 1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -24,11 +25,12 @@ from strategies.mesh.roles import (
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from tests.cases import mostly
-from tests.strategies.mesh.brute_force import all_plans, capacity_of
+from tests.strategies.mesh.brute_force import all_plans, capacity_of, costs_of
 from tests.strategies.mesh.networks import random_case
 from tests.strategies.mesh.test_simplest import in_corner
 
 
+@lru_cache
 def question(seed: int) -> tuple[MeshModel, MeshBatch, MeshSettings, np.ndarray, np.ndarray]:
     """A small question, all of its plans, and what they take; infinite where one does not fit."""
     workload, cluster, workers = random_case(seed)
@@ -36,7 +38,7 @@ def question(seed: int) -> tuple[MeshModel, MeshBatch, MeshSettings, np.ndarray,
     workers = min(workers, 4)
     plans = all_plans(model, workers)
     capacity = capacity_of(model, plans, random.Random(seed).choice([0.1, 0.3, 0.7]))
-    costs = model.evaluate(plans)
+    costs = costs_of(model, plans)
     time_s = np.where(costs.memory_bytes <= capacity, costs.step_time_s, np.inf)
     return model, plans, MeshSettings(max_workers=workers, capacity_bytes=capacity), time_s, costs.memory_bytes
 

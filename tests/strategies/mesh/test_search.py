@@ -35,7 +35,7 @@ from tests.strategies.mesh.networks import decoder, random_case, two_level_clust
 SCORES = {"step_time": STEP_TIME, "gpu_hours": Score(per_device=True)}
 
 
-@mostly("exact", "seed", range(200))
+@mostly("exact", "seed", range(200), every=100)
 def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     workload, cluster, workers = random_case(seed)
     rng = random.Random(seed)
@@ -106,7 +106,7 @@ def test_the_best_plans_are_those_of_brute_force_on_racks(seed: int) -> None:
     check_search(model, plans, MeshSettings(max_workers=6, capacity_bytes=capacity, top=3, restriction=restriction))
 
 
-@mostly("exact", "seed", range(200, 260))
+@mostly("exact", "seed", range(200, 260), every=30)
 def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed: int) -> None:
     workload, cluster, _ = random_case(seed)
     rng = random.Random(seed)
@@ -294,7 +294,7 @@ def test_recomputing_more_than_needed_can_save_moving_activations() -> None:
 # --- The search for the least energy against brute force: every legal plan of a small question, evaluated one list at a time --------------
 
 
-@mostly("exact", "seed", range(500, 560))
+@mostly("exact", "seed", range(500, 560), every=30)
 def test_the_plans_of_least_energy_are_those_of_brute_force(seed: int) -> None:
     workload, cluster, workers = random_case(seed)
     rng = random.Random(seed)

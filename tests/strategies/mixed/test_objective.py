@@ -89,7 +89,7 @@ def scores(model: MixedModel, plans: Sequence[MixedPlan], objective: str) -> lis
     return [float(step) * plan.workers for plan, step in zip(plans, times, strict=True)]
 
 
-@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(6))], quick=1)
+@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(6))], quick=1, every=4)
 def test_the_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each; the bound of each group alone holds, too."""
     for model, settings, plans in islice(enumerated_cases(20_000 + 1000 * chunk, priced), count):
@@ -113,7 +113,7 @@ def test_the_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
 
 
 @pytest.mark.exact
-@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(4))], quick=1)
+@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(4))], quick=1, every=3)
 def test_no_plan_takes_less_energy_than_the_bound(chunk: int, count: int) -> None:
     """Ten random cases each: the bound holds, the best is as good as it says, and where that is proven it is the best of all."""
     proven = 0
@@ -237,7 +237,7 @@ def with_fixes(settings: MixedSettings, rng: random.Random, batch: int) -> Mixed
 
 
 @pytest.mark.exact
-@mostly("exact", ("chunk", "count"), [(0, 2), *((chunk, 10) for chunk in range(6))], quick=1)
+@mostly("exact", ("chunk", "count"), [(0, 2), *((chunk, 10) for chunk in range(6))], quick=1, every=4)
 def test_the_best_that_is_allowed_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each, 60 in all; some have no legal plan, some none that fits."""
     cases, found, seed = 0, 0, 5000 + 1000 * chunk

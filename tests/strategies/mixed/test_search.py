@@ -39,7 +39,7 @@ from tests.strategies.mixed.mixed_problems import (
 )
 
 
-@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(22))], quick=1)
+@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(22))], quick=1, every=12)
 def test_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each, 220 in all; every one is proven, too, and no group alone is faster."""
     for model, settings, plans in islice(enumerated_cases(1000 * chunk), count):
@@ -71,7 +71,7 @@ def test_parts_are_all_partitions_of_all_subsets() -> None:
 
 
 @pytest.mark.exact
-@mostly("exact", "seed", range(500, 512))
+@mostly("exact", "seed", range(500, 512), every=7)
 def test_better_hardware_is_never_slower(seed: int) -> None:
     work, cluster, settings = random_case(seed)
     before = search_mixed(work, cluster, settings)

@@ -323,8 +323,7 @@ def graphs() -> list[Graph]:
     return [load_model(name).graph for name in sorted(bundled("models"))]
 
 
-@pytest.mark.exact
-@pytest.mark.parametrize("seed", range(6))
+@mostly("exact", "seed", range(6), quick=0, every=3)
 def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
     random = np.random.default_rng(seed)
     cluster: Cluster = load_cluster(["dgx-h100", "k20-pcie", "ethernet-10g"][seed % 3]).cluster

@@ -131,7 +131,7 @@ PORTS = replace(
 
 @pytest.mark.exact
 @mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
-@mostly("exact", "seed", range(5), quick=1)
+@mostly("exact", "seed", range(5), quick=1, every=3)
 def test_dominated_numbers_last_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines of random networks: the same best plans and bounds with and without dominated numbers."""
     case = workload(random_graph(np.random.default_rng(seed)))
