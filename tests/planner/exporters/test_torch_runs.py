@@ -26,27 +26,38 @@ pytestmark = [
     ),
 ]
 RANKS, DECODER = Path(__file__).with_name("torch_ranks.py"), Path(__file__).with_name("torch_decoder.py")
-LIMIT_S = 600
 WORLDS = sorted({plan.workers for _, plan, _ in CASES.values()})
+
+
+# Ranks are forks of one process, which imports torch once for all of them. If one fails, the others would wait for it.
+FORK = """
+import importlib, multiprocessing, multiprocessing.connection, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+import torch.distributed.fsdp, torch.distributed.tensor.parallel
+
+program, (folder, world) = importlib.import_module(sys.argv[2]), (Path(sys.argv[3]), int(sys.argv[4]))
+fork = multiprocessing.get_context("fork")
+ranks = [fork.Process(target=program.main, args=(folder, rank, world), daemon=True) for rank in range(world)]
+for rank in ranks:
+    rank.start()
+while ranks:
+    ended = multiprocessing.connection.wait([rank.sentinel for rank in ranks], timeout=600)
+    if not ended or any(rank.exitcode for rank in ranks):
+        sys.exit("a rank failed, or none ended in ten minutes")
+    ranks = [rank for rank in ranks if rank.exitcode is None]
+"""
 
 
 def start(folder: Path, world: int, program: Path = RANKS) -> list[dict[str, Any]]:
     """Run every case of a folder on ranks that talk through gloo."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(folder), str(rank), str(world)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=LIMIT_S)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    failed = [text for process, text in zip(ranks, said, strict=True) if process.returncode]
-    assert not failed, failed[0][-3000:]
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(program.parent), program.stem, str(folder), str(world)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
     return [json.loads((folder / f"result-{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
 
 

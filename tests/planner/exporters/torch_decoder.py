@@ -1,13 +1,12 @@
 """One rank of an exported plan of a decoder: tensor parallelism and FSDP beside the serial network. Started by test_torch_runs.py.
 
-Usage: torch_decoder.py FOLDER RANK WORLD, as torch_ranks.py.
+Plans and results lie as those of torch_ranks.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +161,3 @@ def main(folder: Path, rank: int, world: int) -> None:
     (folder / f"result-{rank}.json").write_text(json.dumps(results), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,6 +1,6 @@
 """One rank of an exported plan: runs it beside the serial network and counts what it sends. Started by test_torch_runs.py, where torch is.
 
-Usage: torch_ranks.py FOLDER RANK WORLD: every folder in FOLDER holds a plan; results go to FOLDER/result-RANK.json.
+Every folder in the folder that is given to `main` holds a plan; results go to result-RANK.json beside them.
 """
 
 from __future__ import annotations
@@ -310,7 +310,3 @@ def main(folder: Path, rank: int, world: int) -> None:
     (folder / f"result-{rank}.json").write_text(json.dumps(results), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
