@@ -115,7 +115,7 @@ def test_labels_bound_the_step_from_below(spread: str, exact: float) -> None:
             continue
         exchange = rng.random(stages) * rng.choice([0, 1, 5, 20])
         problem = one_layer_per_stage(forward, backward, m, exchange)
-        sweep = Sweep(problem, Limits(), None)
+        sweep = Sweep(problem, Limits())
         value = np.zeros((1, 7 + TURNS))
         for depth, s in enumerate(reversed(range(stages))):
             one = (np.array([x]) for x in (forward[s], backward[s], exchange[s]))
