@@ -14,22 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "BoolArray",
-    "DeclaredColumns",
-    "FloatArray",
-    "IntArray",
-    "PlanBatch",
-    "StructOfArrays",
-    "combined",
-    "largest_of",
-    "ranges",
-    "rows_of",
-    "stacked",
-    "with_columns",
-]
-
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -11,19 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
-__all__ = [
-    "Figure",
-    "as_run",
-    "assumption",
-    "declared",
-    "labels_of",
-    "part",
-    "parts_of",
-    "setting",
-    "with_values",
-    "without_effect",
-]
-
 _T = TypeVar("_T")
 
 

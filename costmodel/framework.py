@@ -58,34 +58,6 @@ from costmodel.network.layers import Layer
 from costmodel.network.layers.base import Fusable
 from costmodel.precision import Optimizer, Precision
 
-__all__ = [
-    "AS_RUN",
-    "CONDITIONS",
-    "DEVICE_SPREAD",
-    "NO_FRAMEWORK",
-    "SERVER_WEIGHT_BYTES",
-    "UNKNOWN",
-    "WELL_TUNED",
-    "Attention",
-    "Condition",
-    "Defaults",
-    "Framework",
-    "LayerAssumptions",
-    "Selective",
-    "StageCut",
-    "cluster_run_by",
-    "copy_s",
-    "node_size",
-    "recompute_as_needed",
-    "server_round_trip_s",
-    "server_transfer_s",
-    "slowest_of",
-    "storage_s",
-    "tensors_of",
-    "with_attention",
-]
-
-
 # Standard deviation of the time that equal work takes on devices of one kind. Sinha et al., Not All GPUs Are Created Equal (SC22,
 # arXiv:2208.11035, abstract): 8 % on average between the whiskers of a cluster's devices, which are 5.4 standard deviations apart.
 DEVICE_SPREAD = 0.08 / 5.4

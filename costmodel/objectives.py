@@ -21,16 +21,6 @@ from costmodel.fields import Figure
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, DeviceCost, Host, Power
 
-__all__ = [
-    "OBJECTIVES",
-    "SERVING_OBJECTIVES",
-    "Objective",
-    "ServingObjective",
-    "register",
-    "step_costs",
-    "with_figures",
-]
-
 _SECONDS_PER_HOUR = 3600.0
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from costmodel.arrays import FloatArray
 from costmodel.network.layers import Layer
 
-__all__ = ["FORMATS", "OPTIMIZERS", "PRECISIONS", "Format", "Optimizer", "Precision", "default_precision"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:

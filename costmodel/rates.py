@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from costmodel.fields import Figure
 from costmodel.objectives import OBJECTIVES
 
-__all__ = ["COMMON_FIGURES", "COST_FIGURES", "TOKEN_FIGURES", "training_rates"]
-
 COMMON_FIGURES: tuple[Figure, ...] = (
     Figure(name="step_time_s", doc="Time of one step."),
     Figure(name="throughput_samples_per_s", doc="Global batch / step time.", kind="number"),

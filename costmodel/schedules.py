@@ -23,30 +23,6 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
 
-__all__ = [
-    "DELAYS_WEIGHTS",
-    "FEWEST",
-    "IN_GROUPS",
-    "IS_CHUNKED",
-    "KEEPS_ALL",
-    "MEANT",
-    "OVERLAPS",
-    "PIPELINE_SCHEDULES",
-    "PLACED_AS",
-    "SCHEDULES",
-    "TRAILS",
-    "USUAL_SCHEDULES",
-    "VPP",
-    "Instruction",
-    "Schedule",
-    "chunks_of_ranks",
-    "group_size",
-    "instruction_orders",
-    "ranks_of_chunks",
-    "schedule_of",
-    "together",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Instruction:

@@ -16,19 +16,6 @@ from types import MappingProxyType
 
 from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of, together
 
-__all__ = [
-    "STREAMS",
-    "Span",
-    "Timeline",
-    "TimelineInput",
-    "TrackSpan",
-    "Tracks",
-    "nested",
-    "shown",
-    "simulate",
-]
-
-
 # Streams of a rank. The two directions of sending, along the ranks and against them, are independent links; whatever a rank receives, it
 # receives one after the other.
 STREAMS: tuple[str, ...] = ("compute", "receive", "send_forward", "send_backward", "exchange", "optimizer")

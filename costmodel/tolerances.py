@@ -9,18 +9,6 @@ How long a method tries (where a bisection ends, which gain is worth another tur
 
 from __future__ import annotations
 
-__all__ = [
-    "CONFIRMED",
-    "EQUAL",
-    "LONG_SUM_ROUNDING",
-    "PRINTED_COST",
-    "PROOF_SLACK",
-    "REDUCED_COST",
-    "ROUNDING",
-    "SOLVER_BOUND_SLACK",
-    "SOLVER_TOLERANCE",
-]
-
 # The same terms, added in another order: 2 n u for the 4,500 terms of a deep network. A part of a sum below this share is rounding.
 ROUNDING = 1e-12
 # Prefix sums and their differences, where up to a tenth of the digits cancel: 45,000 terms.

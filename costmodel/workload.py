@@ -9,8 +9,6 @@ from costmodel.kernels.roofline import ComputeModel
 from costmodel.network.graph import Graph
 from costmodel.precision import Optimizer, Precision
 
-__all__ = ["CONTEXT_BYTES", "Workload"]
-
 # Assumption: memory taken by the driver context, library handles and the communication library before any tensor is placed.
 # About 300-500 MB on NVIDIA GPUs (PyTorch documentation, CUDA semantics: "the CUDA context takes several hundred MB").
 CONTEXT_BYTES = 512 * 2**20

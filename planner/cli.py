@@ -19,8 +19,6 @@ import typer
 
 from planner.core.errors import ExitCode, InputFileError, PlannerError, SearchInterrupted, did_you_mean
 
-__all__ = ["make_app", "run"]
-
 # Command -> module, function, summary; in the order of the help. A module is imported when its command is asked for.
 _COMMANDS = {
     "optimize": ("planner.commands.questions", "optimize", "Find the fastest plans, ranked and proven."),

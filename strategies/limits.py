@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-__all__ = ["SPEED_KEPT", "UNLIMITED", "Clock", "OutOfTimeError", "Progress", "why_stopped"]
-
 # The plan on the fewest GPUs is at least so fast, of the fastest.
 SPEED_KEPT = 0.95
 

@@ -13,8 +13,6 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host
 from costmodel.objectives import OBJECTIVES
 
-__all__ = ["STEP_TIME", "Outcome", "Score", "score_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:

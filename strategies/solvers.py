@@ -27,18 +27,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import SOLVER_TOLERANCE
 
-__all__ = [
-    "LinearProgram",
-    "ProgramResult",
-    "ProgramStatus",
-    "RelaxationResult",
-    "SolverError",
-    "constraint_model",
-    "solve_constraints",
-    "solve_linear_program",
-    "solve_relaxation",
-]
-
 
 class SolverError(RuntimeError):
     """The solver library failed or is missing."""

@@ -37,20 +37,6 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
-__all__ = [
-    "AT_BEST",
-    "Cluster",
-    "ClusterError",
-    "DeviceGroup",
-    "GroupSpan",
-    "Level",
-    "LinkRow",
-    "Transport",
-    "link_rows",
-    "port_limit",
-    "span",
-]
-
 # In place of the devices used of a domain: what no number of them beats.
 AT_BEST = -1
 

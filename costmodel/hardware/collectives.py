@@ -27,27 +27,6 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, GroupSpan
 
-__all__ = [
-    "ALL_REDUCE_NAMES",
-    "COLLECTIVES",
-    "DEVICE_STARTED",
-    "OPERATIONS",
-    "Collective",
-    "CollectiveError",
-    "Formula",
-    "Protocol",
-    "Traffic",
-    "all_reduce_s",
-    "cheapest_s",
-    "collective",
-    "collective_s",
-    "library_calls",
-    "library_s",
-    "names_of",
-    "point_to_point_s",
-]
-
-
 OPERATIONS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 
 

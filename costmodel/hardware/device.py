@@ -11,8 +11,6 @@ from typing import Self
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.tolerances import ROUNDING
 
-__all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "USUAL_LANES", "Device", "DeviceError"]
-
 # Number formats a peak may be stated for, from wide to narrow.
 FORMATS: tuple[str, ...] = (
     "fp32",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-__all__ = ["DEFAULT_EFFICIENCY", "Efficiency", "EfficiencyError"]
-
 
 class EfficiencyError(ValueError):
     """An efficiency constant is outside its range."""

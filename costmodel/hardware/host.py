@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from costmodel.arrays import FloatArray
 
-__all__ = ["DEFAULT_IDLE_SHARE", "USABLE_SHARE", "DeviceCost", "Host", "HostError", "Power", "host_rates"]
-
 
 # Of a host's memory, what tensors may fill; the rest is for the system, loaders of samples and what the trainer keeps (an assumption).
 USABLE_SHARE = 0.8

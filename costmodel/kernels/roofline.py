@@ -51,19 +51,6 @@ from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
-__all__ = [
-    "EAGER",
-    "POWER_EXPONENT",
-    "ComputeModel",
-    "CostModelError",
-    "ImageSoftware",
-    "PassTimes",
-    "RooflineCompute",
-    "attention_starts",
-    "kernel_time_s",
-]
-
-
 # Exponent of the power limit in the rate of products that it limits: boards with the same dies reach (W2 / W1)^0.57 to 0.67 of one another
 # (MI300X at 750 W and MI325X at 1000 W: AMD, Measuring Max-Achievable FLOPs part 2, table 1, bf16 0.61, fp16 0.67, fp8 0.61; B200 at 1000 W
 # and B300 at 1100 W: S. Bekman, ml-engineering, compute/accelerator/README.md, MSMF, bf16 0.57, fp8 0.66).

@@ -18,9 +18,6 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, shown, simulate
 from costmodel.workload import Workload
 
-__all__ = ["layer_links", "layer_tracks"]
-
-
 _STREAMS = ("compute", "network", "exchange")
 
 

@@ -13,18 +13,6 @@ from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES
 
-__all__ = [
-    "CHEAPEST",
-    "LAYERWISE_FIGURES",
-    "CostBatch",
-    "Plan",
-    "PlanBatch",
-    "Stage",
-    "family_of_plan",
-    "plan_key",
-]
-
-
 LAYERWISE_FIGURES: Mapping[str, Figure] = declared(
     *COMMON_FIGURES,
     Figure(

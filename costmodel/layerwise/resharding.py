@@ -32,8 +32,6 @@ from costmodel.hardware.collectives import cheapest_s
 from costmodel.layerwise.splits import SplitTable
 from costmodel.network.layers import Layer
 
-__all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "gather_times", "place"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutPairs(StructOfArrays):

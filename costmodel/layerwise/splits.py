@@ -16,8 +16,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.network.layers import Layer, Shard
 
-__all__ = ["Split", "SplitTable", "divisors", "factorisations", "legal_splits", "shard_of", "split_table"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Split:

@@ -43,18 +43,6 @@ from costmodel.network.layers import InnerExchange, Layer, Shard
 from costmodel.network.layers.base import reduced_fraction, share_of_output
 from costmodel.workload import Workload
 
-__all__ = [
-    "CostCache",
-    "CostTables",
-    "EdgeCost",
-    "LayerCosts",
-    "LayerStack",
-    "Spans",
-    "cost_layers",
-    "storage_read_s",
-    "taken",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:

@@ -11,8 +11,6 @@ from costmodel.arrays import FloatArray
 from costmodel.fields import assumption
 from costmodel.precision import Precision
 
-__all__ = ["DEFAULT_ASSUMPTIONS", "RENAMED_ASSUMPTIONS", "MeshAssumptions"]
-
 # Names of assumptions of the last release -> those of today; understood until the next release.
 RENAMED_ASSUMPTIONS: dict[str, str] = {"memory_reserve": "unusable_memory"}
 

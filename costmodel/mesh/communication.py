@@ -56,24 +56,6 @@ from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
-__all__ = [
-    "CopyTimes",
-    "Division",
-    "GroupTimes",
-    "add_attention_messages",
-    "add_dispatch",
-    "add_moves",
-    "add_tensor_parallel",
-    "exposed_exchange",
-    "free_draws",
-    "mesh_strides",
-    "p2p_s",
-    "reached",
-    "sent_bytes",
-    "strides",
-]
-
-
 # Messages whose times give the three numbers: one that takes only latency, one of a size at which volume counts, and four times that.
 _NO_BYTES, _PROBE_BYTES = 1e-30, 1e9
 # Dimensions (a, b) -> for every order, whether a comes before b.

@@ -33,16 +33,6 @@ from costmodel.network.layers.base import PassWork
 from costmodel.schedules import chunks_of_ranks
 from costmodel.workload import Workload
 
-__all__ = [
-    "FLOP_CONVENTION",
-    "LayerRow",
-    "StageRow",
-    "layer_rows",
-    "mesh_links",
-    "model_flops_per_step",
-    "stage_rows",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:

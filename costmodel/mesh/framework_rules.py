@@ -21,29 +21,6 @@ from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 
-__all__ = [
-    "DEGREES",
-    "DERIVED",
-    "FACTS",
-    "FLAGS",
-    "GROUPS",
-    "NAMES",
-    "Facts",
-    "PlanFacts",
-    "Refusal",
-    "Rules",
-    "Span",
-    "Values",
-    "broken",
-    "by_facts",
-    "facts_of",
-    "of_no_plan",
-    "order_in_effect",
-    "outside",
-    "takes_groups",
-    "values_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -30,9 +30,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
 
-__all__ = ["interleaved_s"]
-
-
 _NEVER = -1e300  # no path leads here
 _GROUPS = 4  # groups of micro-batches followed one by one
 _ROWS = 1024  # plans at a time: tables of (messages, plans) stay in a core's cache

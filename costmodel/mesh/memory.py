@@ -43,17 +43,6 @@ from costmodel.schedules import KEEPS_ALL
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
-__all__ = [
-    "PipelineMemory",
-    "RankMemory",
-    "SavedFacts",
-    "add_saved",
-    "add_saved_inputs",
-    "add_saved_layer",
-    "kept_load",
-    "saved_facts",
-]
-
 # Blocks whose gathered weights are held at once under ZeRO-3: the one that runs, and the next (PyTorch FSDP prefetches it in both passes).
 _GATHERED_BLOCKS = 2.0
 

@@ -44,9 +44,6 @@ from costmodel.network.graph import once
 from costmodel.schedules import PLACED_AS, SCHEDULES, schedule_of
 from costmodel.workload import Workload
 
-__all__ = ["MeshModel", "computing_s", "least_computing_s", "plans_computing_s", "recomputing_s"]
-
-
 # Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
 _BEYOND_ROWS = (
     "tp_overlap",

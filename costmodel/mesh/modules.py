@@ -24,27 +24,6 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 from costmodel.workload import Workload
 
-__all__ = [
-    "ADAPTER_IN",
-    "ADAPTER_OUT",
-    "DOWN",
-    "MATRIX",
-    "MODULE_COLUMNS",
-    "UP",
-    "GradientFlow",
-    "MeshError",
-    "ModuleKind",
-    "ModuleRows",
-    "ModuleTable",
-    "Modules",
-    "Repeats",
-    "RowKeys",
-    "flow_of",
-    "fold",
-    "mesh_fault",
-    "repeats_of",
-]
-
 
 class MeshError(ValueError):
     """A network or a plan that a device mesh cannot run; the message says why."""

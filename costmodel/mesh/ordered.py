@@ -21,8 +21,6 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.schedules import Instruction, group_size, instruction_orders, ranks_of_chunks, schedule_of, together
 
-__all__ = ["ordered_s"]
-
 _KINDS = "FBW"
 _NEVER = -1e300  # no path leads here
 _NOTHING: Mapping[int, FloatArray] = {}

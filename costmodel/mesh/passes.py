@@ -39,25 +39,6 @@ from costmodel.precision import Precision
 from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, OVERLAPS, TRAILS
 from costmodel.tolerances import ROUNDING
 
-__all__ = [
-    "PASS_FIELDS",
-    "PIPELINE_FIELDS",
-    "ChunkPasses",
-    "ModulePasses",
-    "Pipelines",
-    "alone_share",
-    "build_pipelines",
-    "chunk_passes",
-    "exposed_transfers_s",
-    "module_passes",
-    "pipeline_columns",
-    "pipeline_s",
-    "rank_slack_s",
-    "slowest_draw",
-    "time_before",
-]
-
-
 _RING, _ALL_GATHER, _ALL_TO_ALL = (CP_KINDS.index(kind) for kind in ("ring", "all_gather", "all_to_all"))
 _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 

@@ -24,8 +24,6 @@ from costmodel.network.layers import ATTENTION
 from costmodel.precision import Precision
 from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, VPP
 
-__all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
-
 Columns = Mapping[str, IntArray]
 
 _ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")

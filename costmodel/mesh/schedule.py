@@ -32,9 +32,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule, group_size
 
-__all__ = ["ChunkRuns", "has_chunks", "in_flight", "least_in_flight", "makespan_s", "schedule_is_legal"]
-
-
 _Formula = Callable[[IntArray, IntArray, IntArray, "ChunkRuns", FloatArray], FloatArray]
 
 

@@ -31,21 +31,6 @@ from costmodel.network.sizes import sizes_of
 from costmodel.schedules import chunks_of_ranks, ranks_of_chunks
 from costmodel.tolerances import EQUAL, ROUNDING
 
-__all__ = [
-    "Layout",
-    "LayoutArrays",
-    "balanced_blocks",
-    "framework_blocks",
-    "layout_of",
-    "recomputed_modules",
-    "recomputed_share",
-    "stack_layouts",
-    "threshold_blocks",
-    "threshold_last",
-    "uncut_chunks",
-    "weigh",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutArrays(StructOfArrays):

@@ -24,19 +24,6 @@ from costmodel.schedules import DELAYS_WEIGHTS
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 
-__all__ = [
-    "ChunkGathering",
-    "StepEnd",
-    "chunk_gathering",
-    "gradient_passes_s",
-    "hidden_s",
-    "least_step_times",
-    "offload_waits_s",
-    "one_way_s",
-    "shown_s",
-    "step_costs",
-]
-
 
 def one_way_s(assumptions: MeshAssumptions, activation_bytes: FloatArray) -> FloatArray:
     """Time to move activations to the host, or back."""

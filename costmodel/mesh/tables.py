@@ -43,21 +43,6 @@ from costmodel.network.layers.mixture import MixtureParams, received
 from costmodel.precision import Precision
 from costmodel.workload import Workload
 
-__all__ = [
-    "add_layer",
-    "expert_bytes",
-    "expert_kernels",
-    "expert_repeats",
-    "module_column",
-    "module_roles",
-    "module_table",
-    "module_weights",
-    "softmax_parts",
-    "sorted_rows",
-    "unfused_bytes",
-]
-
-
 # A gated activation in two kernels, in elements of its output: forward both are 5 (activation 1 read, 1 written; product 2 and 1) in place
 # of 3; backward the product is 6 (two gradients, 2 and 1 each), the activation 3, and joining both halves 4, in place of 5.
 _GATE_FORWARD, _GATE_BACKWARD = 2.0, 8.0

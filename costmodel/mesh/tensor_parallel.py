@@ -44,34 +44,6 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.network.layers.mixture import MixtureParams, fullest_rank
 
-__all__ = [
-    "CHANNELWISE",
-    "WHOLE",
-    "WHOLE_INPUTS",
-    "Form",
-    "LayerRole",
-    "Layout",
-    "Move",
-    "Role",
-    "Transfer",
-    "check_splits",
-    "chunks_of",
-    "home_of",
-    "in_mlp",
-    "layout_held",
-    "layout_needed",
-    "moves_between",
-    "roles_of",
-    "rows_held",
-    "shard_of",
-    "sources_of",
-    "split_options",
-    "split_roles",
-    "standard_splits",
-    "transfers",
-]
-
-
 # column: output features split; row: input features split, output reduced; channel: a share of the channels (heads); whole: all
 # channels (of a share of the positions under sequence parallelism); vocabulary: rows of the embedding table; experts: a mixture with
 # its own group; repeated: everything on every rank, never the standard (`costmodel.mesh.tensor_parallel`).

@@ -21,8 +21,6 @@ from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
 from costmodel.schedules import schedule_of
 from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, nested, shown, simulate
 
-__all__ = ["mesh_tracks"]
-
 _NOTHING = np.zeros(1, dtype=np.int64)
 _OFFLOAD = "host transfer"
 # More events than this make a viewer slow; then blocks, or what is inside them, are left out.

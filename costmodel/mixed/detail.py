@@ -15,8 +15,6 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, group_names
 from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, shown, simulate
 
-__all__ = ["mixed_tracks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:

@@ -40,24 +40,6 @@ from costmodel.mixed.plan import (
 from costmodel.objectives import step_costs
 from costmodel.precision import Precision
 
-__all__ = [
-    "MixedCosts",
-    "StageCosts",
-    "StageReport",
-    "StageRows",
-    "broken_mixed_rules",
-    "cost_plans",
-    "cost_stages",
-    "group_computing_s",
-    "makespans",
-    "mixed_costs",
-    "move_s",
-    "pipeline_makespan_s",
-    "slack_s",
-    "stage_reports",
-    "tail_s",
-]
-
 
 @with_columns(
     (

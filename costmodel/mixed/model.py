@@ -34,8 +34,6 @@ from costmodel.network.graph import once
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 
-__all__ = ["MixedModel"]
-
 
 # What to compute in where a device lacks a format: the next with the same range or, at last, the same width.
 @dataclass(slots=True, kw_only=True)

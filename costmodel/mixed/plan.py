@@ -22,24 +22,6 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_FIGURES, RECOMPUTE, STEP_FIGURES
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
 
-__all__ = [
-    "MIXED_FIGURES",
-    "MIXED_ORDERS",
-    "Crossing",
-    "MixedError",
-    "MixedPipeline",
-    "MixedPlan",
-    "MixedStage",
-    "all_reduce_across_s",
-    "check_groups",
-    "crossing",
-    "describe",
-    "group_cluster",
-    "group_names",
-    "group_ranges",
-]
-
-
 # Such plans have no context or expert parallelism and keep everything on the devices.
 _ABSENT = ("cp_exposed_s", "ep_exposed_s", "offload_s")
 

@@ -18,9 +18,6 @@ from typing import Any, TypeVar
 from costmodel.network.layers import Layer, ShapeError, family_of
 from costmodel.network.layers.attention import Documents
 
-__all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec", "gradient_passes", "once"]
-
-
 _K = TypeVar("_K", bound=Hashable)
 _T = TypeVar("_T")
 

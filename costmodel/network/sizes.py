@@ -10,17 +10,6 @@ from typing import Any, Literal, get_args
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 
-__all__ = [
-    "NETWORK_KINDS",
-    "EncoderSizes",
-    "NetworkKind",
-    "NetworkSizes",
-    "encoder_sizes_of",
-    "network_kind",
-    "sizes_of",
-    "vocabulary_of",
-]
-
 # "llama": a plain decoder with Llama's blocks; "plain decoder": another one of equal blocks (`NetworkSizes`); "encoder": of equal blocks,
 # with a vocabulary (`EncoderSizes`); "decoder" and "other encoder": any other that reads in one direction, and in both.
 NetworkKind = Literal[

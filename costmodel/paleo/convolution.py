@@ -26,25 +26,6 @@ from costmodel.hardware.device import Device
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.pooling import pair
 
-__all__ = [
-    "ALGORITHMS",
-    "FLOAT_BYTES",
-    "Axis",
-    "Call",
-    "Calls",
-    "Parts",
-    "Plain",
-    "Rates",
-    "algorithm_calls",
-    "convolution_axes",
-    "convolution_passes",
-    "deconvolution_axes",
-    "deconvolution_passes",
-    "fft_calls",
-    "gemm_calls",
-]
-
-
 # Every number is a 32-bit float in PALEO.
 FLOAT_BYTES = 4
 

@@ -34,9 +34,6 @@ from costmodel.paleo.convolution import (
     gemm_calls,
 )
 
-__all__ = ["FREE_KINDS", "KINDS", "Algorithms", "Kind", "LayerCalls", "PaleoCompute", "PassParts", "update_calls"]
-
-
 # Algorithm of each pass: forward, gradient of the input, gradient of the weights.
 Algorithms = tuple[str, str, str]
 

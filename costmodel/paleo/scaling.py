@@ -27,23 +27,6 @@ from costmodel.network.layers import Layer
 from costmodel.paleo.convolution import FLOAT_BYTES, Rates
 from costmodel.paleo.model import PaleoCompute
 
-__all__ = [
-    "Bounds",
-    "HybridPart",
-    "HybridStep",
-    "Link",
-    "Node",
-    "batch_table",
-    "channel_table",
-    "critical_path",
-    "fetch_s",
-    "hybrid_layers",
-    "hybrid_step",
-    "model_parallel_bounds",
-    "partition",
-]
-
-
 # Devices of one node of PALEO's: a fetch between such groups halves the bandwidth.
 _DEVICES_PER_NODE = 4
 

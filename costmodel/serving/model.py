@@ -28,15 +28,6 @@ from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
 
-__all__ = [
-    "SERVING_CONSTANTS",
-    "ServingModel",
-    "check_generates",
-    "passes_of",
-    "serving_layer_rows",
-    "serving_model_with",
-]
-
 
 def check_generates(workload: ServingWorkload) -> None:
     """Refuse a network that does not make one token after the other.

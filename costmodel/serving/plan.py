@@ -17,20 +17,6 @@ from costmodel.arrays import BoolArray, DeclaredColumns, FloatArray, IntArray, P
 from costmodel.fields import Figure, declared, part, parts_of, setting
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
-__all__ = [
-    "SERVING_FIGURES",
-    "SERVING_MEMORY_PARTS",
-    "SERVING_RATES",
-    "SERVING_RULES",
-    "TPOT_PARTS",
-    "TTFT_PARTS",
-    "ServingBatch",
-    "ServingCosts",
-    "ServingPlan",
-    "broken_serving_rules",
-    "is_legal",
-]
-
 
 def _rate(name: str, doc: str, *, optional: bool = False) -> Figure:
     return Figure(name=name, doc=doc, kind="number", optional=optional)

@@ -27,24 +27,6 @@ from costmodel.network.layers.mixture import fullest_rank
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 
-__all__ = [
-    "LOGIT_BYTES",
-    "ModuleSizes",
-    "ModuleTimer",
-    "PassKeys",
-    "PassTable",
-    "WeightedKernel",
-    "at_one_position",
-    "attention_kernels",
-    "cache_elements",
-    "expected_experts",
-    "mixture_kernels",
-    "own_rows",
-    "query_context",
-    "sampling_kernel",
-]
-
-
 # Tokens are chosen from fp32 logits (vLLM converts them before its sampler, TensorRT-LLM's decoder works on them).
 LOGIT_BYTES = 4.0
 # Times that every one of them is read or written for that: conversion (written), softmax (read, written), choice (read).

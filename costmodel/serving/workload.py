@@ -10,13 +10,6 @@ from costmodel.network.graph import Graph
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import CONTEXT_BYTES
 
-__all__ = [
-    "ServingAssumptions",
-    "ServingError",
-    "ServingWorkload",
-    "encoder_layers",
-]
-
 
 class ServingError(ValueError):
     """A network or a question that cannot be served; the message says why."""

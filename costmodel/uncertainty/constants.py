@@ -24,22 +24,6 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.intervals import ErrorModel
 from costmodel.uncertainty.memory import MemoryErrors
 
-__all__ = [
-    "CONSTANTS",
-    "CalibratedConstant",
-    "Calibration",
-    "Constant",
-    "ConstantError",
-    "assumptions_with",
-    "check_name",
-    "cluster_with",
-    "device_with",
-    "links_with",
-    "stated_values",
-    "with_constants",
-]
-
-
 Where = Literal["efficiency", "overhead", "assumption", "link"]
 
 # Fields of `Device` that hold a rate by number format.

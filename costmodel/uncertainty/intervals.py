@@ -24,22 +24,6 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import FloatArray
 from costmodel.tolerances import ROUNDING
 
-__all__ = [
-    "FREEDOM",
-    "INTERVAL_SHARE",
-    "PARTS",
-    "Candidates",
-    "ErrorModel",
-    "error_scales",
-    "interval_score",
-    "intervals",
-    "part_shares",
-    "sampled_log_errors",
-    "similarity",
-    "standard_deviations",
-]
-
-
 # Share of measurements that an interval is meant to hold.
 INTERVAL_SHARE = 0.8
 # Parts of a step whose formulas are wrong each in its own way. The last is no time of its own: pipelines over many nodes, whose stages

@@ -16,8 +16,6 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-__all__ = ["CONFIDENCE", "OTHERS", "MemoryErrors"]
-
 # Chance of fitting that a plan needs unless told otherwise.
 CONFIDENCE = 0.95
 # Errors of a framework without runs of its own.

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL, ROUNDING
 
-__all__ = ["Overtaking", "overtaking", "probability_best", "shortest_list"]
-
 
 def probability_best(log_times: FloatArray) -> FloatArray:
     """How often each plan is the first: (draws, n) -> (n,). Plans that tie share the draw.

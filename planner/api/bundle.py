@@ -18,24 +18,6 @@ if TYPE_CHECKING:
     from planner.core.blocks import Report
     from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
 
-__all__ = [
-    "Listing",
-    "list_calibrations",
-    "list_clusters",
-    "list_collectives",
-    "list_devices",
-    "list_exporters",
-    "list_frameworks",
-    "list_importers",
-    "list_models",
-    "list_precisions",
-    "list_schedules",
-    "load_cluster",
-    "load_device",
-    "load_model",
-    "rows_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing(Answer):

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from planner.api.results import SearchResult
     from planner.api.studies import Sizing, Sweep
 
-__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "takes_options"]
-
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 _Parameters = ParamSpec("_Parameters")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from planner.core.blocks import Report
     from planner.logs.compare import Check as Found
 
-__all__ = ["Check", "check", "checked"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Check(Answer):

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from planner.comparison.read import Predicted
     from planner.core.blocks import Report
 
-__all__ = ["Comparison", "compare"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison(Answer):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from planner.exporters.check import Checked
     from planner.exporters.export import Export as Exported
 
-__all__ = ["Export", "export", "export_of_plan", "export_report"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Export(Answer):

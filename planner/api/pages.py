@@ -13,19 +13,6 @@ from planner.api.values import Values
 from planner.core.errors import OutputError
 from planner.files.output import check_writable
 
-__all__ = [
-    "FIGURE_NAMES",
-    "PLOT_OPTION",
-    "REPORT_OPTIONS",
-    "SEARCHED_FIGURES",
-    "ReportFiles",
-    "check_figure",
-    "figure_file",
-    "is_installed",
-    "report_files",
-    "writable",
-]
-
 # Names of planner.report.figures.standard.FIGURES, which is not imported where nobody asks for a figure; a test holds them together.
 FIGURE_NAMES = ("breakdown", "memory", "pareto", "scaling", "timeline")
 # Of these, figures that need further searches.

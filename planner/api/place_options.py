@@ -11,8 +11,6 @@ from planner.api.values import Values
 if TYPE_CHECKING:
     from planner.api.options import ClusterLike
 
-__all__ = ["PlaceOptions"]
-
 
 class PlaceOptions(TypedDict, total=False):
     """Keywords of `planner.place`."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from planner.files.json_file import JsonFile
     from planner.placement.question import PlaceRequest
 
-__all__ = ["Placement", "place", "place_request", "progress_words"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placement(Answer):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from planner.api.results import Estimate, Explanation
     from planner.core import answer as core
 
-__all__ = ["Plan"]
-
 _FILES = ("model", "cluster", "device", "calibration", "framework")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from planner.api.requests import Command, Predicts, Progress
     from planner.core.answer import Answer, RankedPlan
 
-__all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
-
 _Predicted = TypeVar("_Predicted", bound=Estimate)
 
 

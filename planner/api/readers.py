@@ -12,28 +12,6 @@ from planner.core.errors import UnknownName, did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
 from planner.core.request import AUTO, WELL_TUNED, imported
 
-__all__ = [
-    "COSTS",
-    "LAYERS",
-    "MESH",
-    "OUTPUT",
-    "PANELS",
-    "QUESTION",
-    "SEARCH",
-    "SERVING",
-    "SPACE",
-    "Option",
-    "as_given",
-    "fixes",
-    "known_precision",
-    "one_framework",
-    "power",
-    "price",
-    "schedules",
-    "size",
-    "words_from",
-]
-
 # Titles of the groups in the help, in the order in which they are shown.
 QUESTION = "What is planned"
 SPACE = "Which plans are looked at"

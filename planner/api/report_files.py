@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from planner.core.blocks import Block, Report
     from planner.core.what_if import WhatIf
 
-__all__ = ["write_figure", "write_plot", "write_report_files"]
-
 # Of a page without further searches, and with them.
 _PARETO_NOTE = (
     "Plans of this answer. --figure pareto also searches for the best on fewer GPUs and in less memory.",

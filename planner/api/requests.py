@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = [
-    "Command",
-    "Predicts",
-    "Progress",
-    "changes_of",
-    "check_samples",
-    "curve_of",
-    "loaded_plan",
-    "question_about_plan",
-    "read_options",
-    "request_of",
-    "search_request",
-    "with_gpus",
-]
-
 Predicts: TypeAlias = Literal["estimate", "explain"]
 Command: TypeAlias = Predicts | Literal["why-not", "optimize"]
 Progress: TypeAlias = Callable[[str, float], None]  # takes what is being done, and the share of it that is done

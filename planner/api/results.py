@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from planner.core import answer as core
     from planner.core.blocks import Report
 
-__all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult", "WhyNot"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchResult(Written):

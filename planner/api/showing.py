@@ -23,8 +23,6 @@ from planner.files.listing import (
 from planner.files.resources import Kind, bundled, resolve
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["SHOWN", "show_report"]
-
 # Kind -> that of `planner list`.
 SHOWN: dict[str, Kind] = {"device": "devices", "cluster": "clusters", "model": "models", "framework": "frameworks"}
 # Keys of a framework's rules -> what people call them, where the key does not say it.

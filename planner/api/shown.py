@@ -16,8 +16,6 @@ from planner.api.pages import report_files, writable
 if TYPE_CHECKING:
     from planner.core.blocks import Report
 
-__all__ = ["Answer", "Reads", "Written"]
-
 _WIDTH = 120  # of text where no terminal says otherwise
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from planner.sweeping.grid import Axes
     from planner.sweeping.run import Swept
 
-__all__ = ["Sizing", "Sweep", "size", "sweep"]
-
 Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "least_energy", "thriftiest"]
 
 

@@ -14,8 +14,6 @@ from planner.core.errors import UsageError
 if TYPE_CHECKING:
     from planner.core.blocks import Report
 
-__all__ = ["Validation", "validate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Validation(Answer):

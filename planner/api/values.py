@@ -25,8 +25,6 @@ from planner.core.quantities import (
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds
 
-__all__ = ["MAX_COUNT", "MAX_GPUS", "Values", "as_flag", "listed"]
-
 MAX_GPUS = 1_000_000
 MAX_COUNT = 10**9
 

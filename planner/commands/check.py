@@ -12,8 +12,6 @@ from planner.commands.command import RUN_FROM, Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, Output, Progress, emit, output_of, remark
 from planner.files.output import write_atomically
 
-__all__ = ["check"]
-
 _OWN = {
     "log_format": Option(
         "--log-format",

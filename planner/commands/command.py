@@ -20,8 +20,6 @@ from planner.api.readers import PANELS, Option, words_from
 from planner.api.requests import read_options
 from planner.api.values import Values, as_flag
 
-__all__ = ["MODEL", "RUN_FROM", "GroupedCommand", "Typed", "argument", "command", "is_completing"]
-
 _REST, _ALL = "Help", "--help-all"
 # Options that name what is written; every other file that is named is read.
 _WRITTEN = frozenset({"output", "export", "export_workload", "html", "plot", "trace", "output_dir", "row", "calibrate"})

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from planner.comparison.read import Predicted
     from planner.core.request import Request
 
-__all__ = ["compare"]
-
 _ASKED = (
     "gpus",
     "nodes",

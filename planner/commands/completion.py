@@ -11,8 +11,6 @@ import typer
 
 from planner.api.readers import Option, words_from
 
-__all__ = ["command_to_complete", "completion_of", "words_starting"]
-
 
 def completion_of(option: Option) -> Callable[[typer.Context, str], list[str]] | None:
     """What completes the value of an option; None for numbers, files and what is free.

@@ -17,8 +17,6 @@ from planner.core.request import LISTED
 from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS
 
-__all__ = ["export", "import_", "list_", "schema", "show"]
-
 # What `show` shows.
 SHOWN = ("device", "cluster", "model", "framework")
 

@@ -13,8 +13,6 @@ from planner.commands.output import REPORT_ONLY, Progress, emit, output_of, rema
 from planner.core.errors import OutputError
 from planner.files.output import check_writable, write_atomically
 
-__all__ = ["detect", "measure"]
-
 _QUICK_LIMIT_S, _FULL_LIMIT_S = 15.0, 240.0
 _DEFAULT_FILE = "measured.csv"
 

@@ -14,8 +14,6 @@ from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Progress, emit, output_of, refused_rows, remark
 from planner.files.output import write_atomically
 
-__all__ = ["calibrate", "calibration_name", "validate"]
-
 _VALIDATE = {
     "by": Option(
         "--by",

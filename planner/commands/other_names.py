@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["option_called"]
-
 # Ours, in the order in which they are meant: a command has some of them -> names in Megatron-LM, torchrun, DeepSpeed, Transformers, vLLM.
 _ELSEWHERE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (

@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from planner.core.blocks import Report
     from planner.core.errors import FileProblem
 
-__all__ = [
-    "EXPORT_OPTION",
-    "FORMATS",
-    "OUTPUT_OPTIONS",
-    "REPORT_ONLY",
-    "Format",
-    "Output",
-    "Progress",
-    "emit",
-    "export_plan",
-    "output_of",
-    "refused_rows",
-    "remark",
-]
-
 Format = Literal["table", "json", "csv", "markdown", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
 

@@ -16,8 +16,6 @@ from planner.commands.output import OUTPUT_OPTIONS, Output, Progress, emit, outp
 from planner.core.errors import ExitCode
 from planner.files.output import write_atomically
 
-__all__ = ["place"]
-
 _WORKLOAD = argument(
     list[str],
     "WORKLOAD",

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
-__all__ = ["estimate", "explain", "optimize", "scale", "why_not"]
-
 _OPTIONAL_MODEL = argument(
     str | None,
     "[MODEL]",  # brackets: may be left out

@@ -21,8 +21,6 @@ from planner.commands.output import (
 from planner.core.numbers import counted
 from planner.files.output import write_bytes_atomically
 
-__all__ = ["size", "sweep"]
-
 
 @command(
     options_of(

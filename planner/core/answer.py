@@ -17,27 +17,6 @@ if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.core.what_if import WhatIf
 
-__all__ = [
-    "STATED",
-    "Answer",
-    "AnswerSpace",
-    "Assumption",
-    "Curve",
-    "ErrorBars",
-    "Estimate",
-    "LayerCost",
-    "Proof",
-    "RankedPlan",
-    "ReportParts",
-    "Role",
-    "ScalePoint",
-    "Scaling",
-    "Sensitivity",
-    "ServingLoad",
-    "Setting",
-    "assumption_text",
-]
-
 # Sources of what somebody stated (`Request.source_of`).
 STATED = ("given", "plan file")
 

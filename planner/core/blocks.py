@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Block", "Column", "Facts", "Heading", "Report", "Sentence", "Table"]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -21,21 +21,6 @@ from planner.core.numbers import counted, percent
 from planner.core.quantities import QuantityError, byte_text, parse_quantity
 from planner.core.request import Request
 
-__all__ = [
-    "DEFAULT_RESERVE",
-    "confidence_of",
-    "errors_words",
-    "fit_figures",
-    "limit_notes",
-    "margin_words",
-    "memory_source",
-    "memory_words",
-    "reserve_of",
-    "reserve_words",
-    "unreserved_bytes",
-    "usable_bytes",
-]
-
 # Assumption, where the error of the memory model is not known from measured runs; trainers commonly leave 5 to 8 %.
 DEFAULT_RESERVE = "5%"
 _TAKEN = byte_text(CONTEXT_BYTES)

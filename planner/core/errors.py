@@ -12,22 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from planner.core.answer import Answer
 
-__all__ = [
-    "ExitCode",
-    "FileProblem",
-    "InputFileError",
-    "LimitReached",
-    "MissingExtra",
-    "NoFeasiblePlan",
-    "OutputError",
-    "PlannerError",
-    "SearchInterrupted",
-    "UnknownName",
-    "UsageError",
-    "did_you_mean",
-    "no_plan_in_time",
-]
-
 # More lines than this help nobody; the rest is counted.
 _SHOWN_PROBLEMS = 50
 # Names listed in a message before it says "...".

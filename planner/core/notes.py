@@ -10,8 +10,6 @@ from typing import Any
 
 from planner.core.numbers import byte_text, chance_text, counted, duration_text, joined_words, percent, significant
 
-__all__ = ["SENTENCES", "UNDER_PLANS", "Note", "note_entry"]
-
 # Code -> its sentence. A part in [] is left out where one of its values is missing.
 SENTENCES: Mapping[str, str] = {
     "remark": "{text}",

@@ -14,21 +14,6 @@ from planner.core.errors import UsageError
 from planner.core.numbers import energy_text, significant
 from planner.core.request import Request
 
-__all__ = [
-    "StepCost",
-    "best_word",
-    "better_word",
-    "check_layer_objective",
-    "check_rates",
-    "cost_of",
-    "cost_text",
-    "objective_columns",
-    "shown_costs",
-    "stated_rates",
-    "with_unit",
-    "worse_word",
-]
-
 
 def better_word(objective: str) -> str:
     """What the better of two plans is: "the first is ... than the second".

@@ -8,22 +8,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = [
-    "DIMENSIONS",
-    "NOT_AVAILABLE",
-    "QuantityError",
-    "amount",
-    "byte_text",
-    "format_rate",
-    "in_tokens",
-    "is_ambiguous",
-    "number",
-    "parse_quantity",
-    "seconds",
-    "significant",
-    "whole_number",
-]
-
 
 class QuantityError(ValueError):
     """A quantity cannot be read; the message says what is allowed."""

@@ -11,24 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = [
-    "AUTO",
-    "CHOICES",
-    "DEFAULT_OUTPUT_TOKENS",
-    "DEFAULT_PROMPT_TOKENS",
-    "LISTED",
-    "SPACES",
-    "WELL_TUNED",
-    "WELL_TUNED_WORDS",
-    "CostModelName",
-    "Mode",
-    "Request",
-    "SolverName",
-    "SpaceInfo",
-    "imported",
-    "register",
-]
-
 # The framework that a run is for; where none is read, every framework that can run the network and that `planner export` writes for.
 AUTO = "auto"
 # A well-tuned implementation, where it is asked for by name, and what people call it.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["WhatIf", "WhatIfAxis", "WhatIfPoint", "around"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAxis:

@@ -37,8 +37,6 @@ from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_
 from planner.measurements.parallelism import degrees_of
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = ["predict"]
-
 # Columns of what was measured -> figure of the cost model.
 _MEASURED = {"ttft_ms": "ttft_s", "tpot_ms": "tpot_s"}
 # A measured time is that many times what the device needs at its peak at least, and at most.

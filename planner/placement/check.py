@@ -20,8 +20,6 @@ from typing import Any
 
 from costmodel.tolerances import EQUAL
 
-__all__ = ["Checked", "CheckedDevice", "CheckedStage", "check_latency", "check_piper", "check_throughput"]
-
 _SHOWN = 8
 
 

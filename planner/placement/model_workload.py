@@ -42,8 +42,6 @@ from planner.placement.question import PlaceRequest
 from planner.question.choose import is_transformer
 from planner.question.resolve import check_trainable
 
-__all__ = ["link_between", "workload_of_model"]
-
 # No operator is worth this many seconds.
 _NO_CPU_S = 1e9
 

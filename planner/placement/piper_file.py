@@ -22,8 +22,6 @@ from planner.schema.records import key, record, several
 from strategies.placement.piper import PiperOption, PiperProblem
 from strategies.placement.problem import EdgeSpec, NodeSpec
 
-__all__ = ["is_piper", "piper_from"]
-
 _MOST_DEGREE = 1 << 20
 
 

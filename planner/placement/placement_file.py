@@ -28,8 +28,6 @@ from strategies.placement.bounds import simple_bound
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
-__all__ = ["Claim", "assignment_of", "claim_of", "expert_placement", "placement_text", "read_placement_file"]
-
 
 def assignment_of(problem: PlacementProblem, placement: Placement) -> dict[Any, str]:
     """Name of every node's device."""

@@ -22,8 +22,6 @@ from strategies.placement.latency.solve import solve_latency
 from strategies.placement.loads import device_loads
 from strategies.placement.problem import PlacementProblem, PlacementResult
 
-__all__ = ["BASELINES", "BEST", "LATENCY_METHODS", "METHODS", "PlaceAnswer", "PlaceRequest", "rows_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRequest:

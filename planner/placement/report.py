@@ -19,8 +19,6 @@ from planner.report.answer import memory_text, unproven_text, used_text, verdict
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import compared_words
 
-__all__ = ["check_report", "place_report"]
-
 # Smaller and larger numbers are written with an exponent: nobody counts so many zeros.
 _LEAST_PLAIN, _MOST_PLAIN = 1e-9, 1e15
 # Of the sentence that says what goes where; -v has longer ones.

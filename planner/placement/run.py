@@ -35,8 +35,6 @@ from strategies.placement.latency.evaluate import evaluate, one_device_latency
 from strategies.placement.piper import data_parallel_time, solve_piper
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, without_spare_devices
 
-__all__ = ["check_files", "leaving_time_to_check", "place"]
-
 # An operator on a CPU that does not exist takes so many times the time of everything.
 _PROHIBITIVE = 1e3
 # Of the time that is left when the workload has been read, what is kept for the checker and the report at most.

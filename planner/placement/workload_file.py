@@ -25,20 +25,6 @@ from planner.schema.common import FileModel, Text
 from planner.schema.records import key, record, several
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFaultsError, PlacementProblem, TypeSpec
 
-__all__ = [
-    "Amount",
-    "Count",
-    "Loaded",
-    "NodeId",
-    "Number",
-    "OpenModel",
-    "Positive",
-    "built",
-    "checked",
-    "loaded_workload",
-    "workload_from",
-]
-
 # More problems help nobody, and each costs a walk through the file.
 _MOST_PROBLEMS = 60
 # Layers too large for a device that are named before the rest is counted.

@@ -21,8 +21,6 @@ from planner.question.fixed import flags_of
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
-__all__ = ["Asked", "Kind", "choose_space", "is_transformer", "kind_of", "lead_device"]
-
 
 def is_transformer(graph: Graph) -> bool:
     """Whether a network has attention."""

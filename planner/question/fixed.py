@@ -12,22 +12,6 @@ from planner.core.request import Request
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = [
-    "FIELD_OF_OPTION",
-    "data_fields",
-    "fixed_by",
-    "flag_of",
-    "flags_of",
-    "given_text",
-    "left_open",
-    "multiplied",
-    "near_multiples",
-    "no_such_division",
-    "only",
-    "single",
-    "without",
-]
-
 # Option (as a parameter's name) -> field of costmodel.mesh.plan.MeshPlan, where they differ.
 FIELD_OF_OPTION = {"zero": "zero_stage"}
 

@@ -35,8 +35,6 @@ from planner.importers.networks import load_model
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
 
-__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "optimizer_of", "source_notes"]
-
 DEFAULT_CLUSTER = "dgx-h100"
 
 # Coefficient of variation of documents' lengths: beyond it, single documents fill whole sequences.

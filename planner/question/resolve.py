@@ -41,8 +41,6 @@ from planner.question.lookup import called, look_up, optimizer_of
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
 
-__all__ = ["Resolved", "check_trainable", "resolve"]
-
 # Recipes of 8 bits with a scale for each block: devices have rates for one or the other.
 _IN_BLOCKS = ("mxfp8", "fp8-blockwise")
 # What importers put behind a name that is taken.

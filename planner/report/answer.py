@@ -65,19 +65,6 @@ from planner.report.uncertainty import (
     span_text,
 )
 
-__all__ = [
-    "SpaceReport",
-    "bottleneck_columns",
-    "estimate_report",
-    "memory_text",
-    "parts_blocks",
-    "scale_report",
-    "search_report",
-    "unproven_text",
-    "used_text",
-    "verdict_blocks",
-]
-
 # Parts of a step below this share of it are rounding errors.
 _NOISE = 1e-12
 # Assumptions that decide about an answer; all of them with -v.

@@ -20,19 +20,6 @@ from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
 from planner.report.what_if import WHAT_IF_STYLE
 
-__all__ = [
-    "PLOT_STYLE",
-    "Section",
-    "answer_page",
-    "assembled",
-    "assumptions_table",
-    "figure_html",
-    "figures_html",
-    "plot_scripts",
-    "provenance",
-    "serving_page",
-]
-
 PLOT_STYLE = (
     COLOUR_RULES
     + """\

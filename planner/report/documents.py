@@ -14,8 +14,6 @@ from planner.report.roles import role_line, roles_of
 from planner.report.tables import row_entry
 from planner.report.uncertainty import bars_document, sensitivity_document
 
-__all__ = ["RESULT_VERSION", "estimate_document", "search_document", "tail", "with_plan"]
-
 RESULT_VERSION = 1
 
 

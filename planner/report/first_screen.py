@@ -16,8 +16,6 @@ from planner.report.page import escaped, facts
 from planner.report.roles import is_roles, role_line, roles_of
 from planner.report.tables import gap_text, largest_parts, paid_text
 
-__all__ = ["FIRST_STYLE", "Launch", "first_facts", "first_screen"]
-
 
 def _rules(shade: int) -> str:
     return "".join(f".bar .{name},.key .{name}{{background:{pair[shade]}}}" for name, pair in COLOURS.items())

@@ -17,8 +17,6 @@ _FIGURES = (
     "step_time_s", "step_time_low_s", "step_time_high_s", "memory_bytes_per_gpu", "mfu", "workers", "summary",
 )  # fmt: skip
 
-__all__ = ["frameworks_blocks", "frameworks_document", "is_of_frameworks"]
-
 _HEADING = "Frameworks: the best first, with its plan to run"
 
 

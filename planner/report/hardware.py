@@ -10,8 +10,6 @@ from planner.core.blocks import Block, Column, Facts, Sentence, Table
 from planner.core.numbers import byte_text, duration_text
 from planner.core.quantities import format_rate
 
-__all__ = ["cluster_blocks", "device_blocks", "group_words", "level_cells"]
-
 
 def device_blocks(device: Device) -> list[Block]:
     """Rates, memory, power and price of a device."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["legend"]
-
 # Degrees, and what so many GPUs split; then what else stands in a name, as a pattern and in words.
 _DEGREES = (
     ("tp", "each matrix"),

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["csv_text", "finite", "json_text"]
-
 
 def finite(value: Any) -> Any:
     """Replace numbers that JSON cannot hold by None, at any depth; tuples become lists.

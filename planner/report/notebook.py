@@ -7,8 +7,6 @@ from html import escape
 
 from planner.core.blocks import Block, Facts, Heading, Table
 
-__all__ = ["html_of"]
-
 _MOST_ROWS = 60  # of a table in a notebook; the rest is counted
 # A number with its unit stays on one line.
 _LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right; white-space: nowrap"'

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 
-__all__ = ["Cell", "block_html", "escaped", "facts", "json_text_for_script", "page", "table", "table_html"]
-
 _STYLE = """\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--back:#fff;--band:#f6f8fa;--mark:#0b62c4}
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--band:#161b22;

@@ -10,8 +10,6 @@ from planner.core.numbers import byte_text, counted, percent
 from planner.core.objectives import best_word, better_word, worse_word
 from planner.report.tables import paid_text, ratio_text
 
-__all__ = ["FORGONE_WORDS", "TITLES", "is_roles", "role_line", "roles_blocks", "roles_of", "simplest_words"]
-
 _HEADING = "Roles"
 # Roles with what they are called; the best plan's own word is that of the objective.
 TITLES = {

@@ -24,25 +24,6 @@ from planner.core.numbers import (
 )
 from planner.core.objectives import better_word, cost_of, cost_text, worse_word
 
-__all__ = [
-    "OTHER",
-    "SURE",
-    "assumption_rows",
-    "column_maker",
-    "compared_words",
-    "comparison_table",
-    "gap_text",
-    "largest_parts",
-    "link_blocks",
-    "paid_text",
-    "parts_table",
-    "ranked_table",
-    "ratio_text",
-    "row_entry",
-    "rows_table",
-    "waterfall",
-]
-
 _WIDTH = 30
 # What the parts of a time that a headline does not name are called.
 OTHER = "other"

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
 
-__all__ = ["fit", "markdown_text", "plain_text", "rich_text", "table_lines", "wrap_words"]
-
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
 _LEAST_FLEXIBLE = 12

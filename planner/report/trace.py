@@ -13,8 +13,6 @@ from typing import Any
 
 from costmodel.timeline import Tracks
 
-__all__ = ["trace_bytes", "trace_document"]
-
 _US = 1e6
 # Nanoseconds as digits of a microsecond: what viewers keep.
 _DIGITS = 3

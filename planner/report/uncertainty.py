@@ -10,18 +10,6 @@ from planner.core.answer import ErrorBars, RankedPlan, Sensitivity
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, Unit, joined_words, percent, significant
 
-__all__ = [
-    "bars_columns",
-    "bars_document",
-    "bars_facts",
-    "benchmark_sentence",
-    "interval_text",
-    "sensitivity_blocks",
-    "sensitivity_document",
-    "sensitivity_facts",
-    "span_text",
-]
-
 # Where a narrow terminal drops these columns, among those of the ranked table.
 _INTERVAL_PRIORITY, _CHANCE_PRIORITY = 4, 6
 

@@ -9,8 +9,6 @@ from planner.report.answer import memory_text
 from planner.report.page import Cell, escaped, json_text_for_script, table
 from planner.report.tables import gap_text
 
-__all__ = ["WHAT_IF_SCRIPT", "WHAT_IF_STYLE", "plan_curves", "what_if_html"]
-
 WHAT_IF_STYLE = """\
 #what-if{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24em),1fr));gap:.6em 2em;max-width:1000px}
 #what-if[hidden]{display:none}#what-if label{display:grid;grid-template-columns:9em 1fr 8.5em;gap:.6em;align-items:center;padding:.15em 0}

@@ -21,8 +21,6 @@ from planner.spaces.base import PlanSpace, space_of
 if TYPE_CHECKING:
     from strategies.limits import Progress
 
-__all__ = ["compared_parts", "estimate", "explain", "optimize", "optimize_beside", "predicted", "searched"]
-
 
 def optimize(request: Request, progress: Progress | None = None, *, compare: bool = True) -> Answer:
     """Find the best plans for a question, in the space that it is about.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
-__all__ = ["NEARLY", "Found", "PlanSpace", "as_asked", "check_framework", "space_of"]
-
 
 # A simpler plan is named first if it scores at most so much more than the best.
 NEARLY = 0.01

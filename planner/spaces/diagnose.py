@@ -36,19 +36,6 @@ from planner.question.fixed import (
 from planner.question.resolve import Resolved
 from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = [
-    "Attempt",
-    "Change",
-    "Contradiction",
-    "Diagnosis",
-    "batch_text",
-    "miss_text",
-    "no_share",
-    "reason_of_rules",
-    "smallest_set",
-    "too_many_gpus",
-]
-
 _DOUBLINGS = 8
 # Doublings that bring nothing nearer, by more than this, after which more are not tried.
 _PATIENCE = 2

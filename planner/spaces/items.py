@@ -19,8 +19,6 @@ from planner.core.request import Request
 if TYPE_CHECKING:
     from planner.spaces.base import PlanSpace
 
-__all__ = ["FIRST_TOKEN_TERMS", "TIME_TERMS", "Basis", "Item", "item_fields", "item_of", "setting_texts"]
-
 # What times are compared per: a step (of the same work), a sample, a token.
 Basis = Literal["step", "sample", "token"]
 

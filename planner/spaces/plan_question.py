@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
 
-__all__ = ["plan_question", "plan_warnings", "request_from_document", "space_of_file"]
-
 # Times that a plan file states of its prediction.
 _STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "time per token"}
 

@@ -11,8 +11,6 @@ from planner.core.answer import RankedPlan
 from planner.core.what_if import WhatIf, WhatIfAxis, WhatIfPoint
 from planner.spaces.base import PlanSpace
 
-__all__ = ["answered"]
-
 _FIGURES = (
     "step_time_s",
     "memory_bytes_per_gpu",

@@ -24,27 +24,6 @@ from planner.files.naming.frameworks import framework_of
 from planner.question.resolve import Resolved
 from planner.uncertainty.features import Times, constants_of, effects_of, node_size, shares_of
 
-__all__ = [
-    "COMPARED_PLANS",
-    "LISTED_SHARE",
-    "NEAR_PLANS",
-    "SAME_WITHIN",
-    "WITHOUT_MODEL",
-    "Knowledge",
-    "bars_of",
-    "error_model",
-    "knowledge_of",
-    "knowledge_with",
-    "near_list",
-    "one_width",
-    "plan_bars",
-    "score_weights",
-    "serving_knowledge",
-    "where_needed",
-    "with_bars",
-    "with_chances",
-]
-
 # Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a
 # few percent of the first that differ from it in one setting. To be sure of 8 takes a search no longer than of the 5 that are shown, give
 # or take a tenth; of 16 on 512 GPUs 0.1 to 0.4 s longer, of 64 plans 0.2 to 1.5 s.

@@ -17,17 +17,6 @@ from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import part_shares
 from costmodel.workload import Workload
 
-__all__ = [
-    "TIME_TERMS",
-    "Times",
-    "constants_of",
-    "effects_of",
-    "node_size",
-    "shares_of",
-    "workload_on",
-]
-
-
 # Part of a step (costmodel.uncertainty.intervals.PARTS) -> terms of the cost model that belong to it, of meshes, of splits per layer and
 # of serving.
 TIME_TERMS: Mapping[str, tuple[str, ...]] = {

@@ -22,8 +22,6 @@ from planner.uncertainty.features import Times, constants_of
 if TYPE_CHECKING:
     from planner.question.resolve import Resolved
 
-__all__ = ["FACTORS", "SENSITIVITY_PLANS", "plan_sensitivity", "sensitivity_of"]
-
 # Factors tried, from 1 outwards: up to 8 times more or less.
 FACTORS: tuple[float, ...] = tuple(
     sign_factor for step in (1.05, 1.1, 1.2, 1.35, 1.6, 2.0, 2.8, 4.0, 8.0) for sign_factor in (1 / step, step)

@@ -33,9 +33,6 @@ from strategies.layerwise.candidates import SearchSettings
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 
-__all__ = ["least_step_s", "lower_bounds", "memory_extremes", "screened_bounds"]
-
-
 # Sums are compared with those of solvers and of the cost model, which add in another order.
 _SAFETY = 1.0 - ROUNDING
 # Sizes of a share that are looked at: numbers of 16 bits are loaded 8 at once, so that the smallest share need not be the quickest.

@@ -13,8 +13,6 @@ from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 
-__all__ = ["LayerChoice", "allowed_splits", "base_s", "choice_problem"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChoice:

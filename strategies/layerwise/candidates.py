@@ -19,17 +19,6 @@ from strategies.layerwise.per_layer.search import Method
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 
-__all__ = [
-    "Candidate",
-    "Outcome",
-    "Pool",
-    "SearchSettings",
-    "best_data_parallel",
-    "blocks",
-    "data_parallel_plan",
-    "fewest_data_parallel",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:

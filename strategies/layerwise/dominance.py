@@ -7,8 +7,6 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from strategies.limits import UNLIMITED, Clock
 
-__all__ = ["undominated"]
-
 
 def undominated(key: IntArray, values: FloatArray, copies: int = 1, clock: Clock = UNLIMITED) -> IntArray:
     """Rows that fewer than `copies` other rows with the same key beat or equal in every column.

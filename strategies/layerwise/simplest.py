@@ -16,8 +16,6 @@ from strategies.layerwise.search import search_part
 from strategies.layerwise.space import BATCH_FAMILIES
 from strategies.limits import Clock
 
-__all__ = ["FAMILIES_BY_SIMPLICITY", "FORGONE", "fewest_gpus", "forgone_by", "simplest"]
-
 # Few people have split the channels of convolutions, or rows; what needs several kinds of splits in one layer is written for one network.
 FAMILIES_BY_SIMPLICITY = ("one-device", "data", "hybrid", "model", "pipeline", "spatial", "mixed")
 # What a plan of a simpler family has that one of these lacks, by its name in the published JSON.

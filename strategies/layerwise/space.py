@@ -23,15 +23,6 @@ from costmodel.layerwise.splits import SplitTable, legal_splits
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 
-__all__ = [
-    "BATCH_FAMILIES",
-    "FAMILY_NAMES",
-    "Restriction",
-    "count_layer_plans",
-    "count_pipelines",
-]
-
-
 _DEGREES = ("batch", "out_channels", "in_channels", "height")
 # Families of plans that may split layers by the batch alone.
 BATCH_FAMILIES = ("one-device", "data")

@@ -47,17 +47,6 @@ from costmodel.mesh.tensor_parallel import (
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits
 from strategies.layerwise.per_layer.search import solve
 
-__all__ = [
-    "LayerCosts",
-    "ModulePrices",
-    "ModuleProblem",
-    "ModuleSplit",
-    "layer_costs",
-    "module_problem",
-    "split_module",
-]
-
-
 Total = dict[str, FloatArray]
 
 # Layers that are not split over the tensor-parallel ranks: experts have groups of their own, an input lies on the device anyway.

@@ -23,8 +23,6 @@ from costmodel.tolerances import EQUAL
 from strategies.mesh.block_program import ModulePrices, module_problem, split_module
 from strategies.mesh.settings import MeshCandidate, MeshOutcome
 
-__all__ = ["SplitCheck", "split_plan", "split_top"]
-
 # What the program minimises: weight of the device's time against the host's, share of the data-parallel exchange that is waited for.
 _AIMS = ((1.0, 0.0), (1.0, 1.0), (0.5, 0.0), (0.0, 0.0))
 # Fields that decide what a layer's options cost.

@@ -29,8 +29,6 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["allowed_parts", "boxes", "is_legal", "may", "node_counts", "within"]
-
 
 def allowed_parts(
     model: MeshModel, settings: MeshSettings, refusals: Sequence[Refusal] | None = None

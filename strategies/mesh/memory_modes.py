@@ -22,9 +22,6 @@ from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
 
-__all__ = ["MemoryMode", "MemoryModes", "ModeNeeds", "recomputing"]
-
-
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 _FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "domain_gpus"))
 

@@ -36,9 +36,6 @@ from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
 from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined, selected
 
-__all__ = ["Families", "NodeBounds", "PlanCount", "families_of_nodes", "pieces_of", "workers_of"]
-
-
 # What decides the work of a micro-batch, but for the layout of the experts.
 _WORK = ("tp", "sequence_parallel", "cp", "cp_kind", "micro_batch")
 _PAIR = ("ep", "etp")

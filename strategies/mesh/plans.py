@@ -33,9 +33,6 @@ from strategies.mesh.memory_modes import MemoryMode, MemoryModes
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
-__all__ = ["KEY", "Incumbents", "PlanEvaluator", "key_of"]
-
-
 # Fields that make two plans different to a user.
 KEY: tuple[str, ...] = (
     "tp",

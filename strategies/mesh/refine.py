@@ -35,18 +35,6 @@ from strategies.mesh.framework_rules import is_legal, may
 from strategies.mesh.plans import KEY
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 
-__all__ = [
-    "BestLayout",
-    "LayoutSearch",
-    "StageTables",
-    "all_shares",
-    "count_cuts",
-    "cuts",
-    "least_bottleneck",
-    "refine_top",
-    "refinement",
-]
-
 _T = TypeVar("_T")
 
 

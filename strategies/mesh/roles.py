@@ -16,18 +16,6 @@ from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
 from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
-__all__ = [
-    "DATA_PARALLEL",
-    "HARDLY_MORE",
-    "HEADROOM_WITHIN",
-    "as_published",
-    "fewest_gpus",
-    "first_of",
-    "has_usual_stages",
-    "most_headroom",
-    "usual_stages",
-]
-
 # The plan of least memory may score so much more than the best.
 HEADROOM_WITHIN = 0.05
 # This share of the memory of a GPU is next to nothing: memory is looked at in such steps.

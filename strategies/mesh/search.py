@@ -40,9 +40,6 @@ from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
 from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined, selected
 from strategies.mesh.time_bounds import least_step_s, worthy
 
-__all__ = ["search_corner", "search_mesh", "search_model", "search_part"]
-
-
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384
 _BRANCHES = 65_536

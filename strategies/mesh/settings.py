@@ -8,16 +8,6 @@ from dataclasses import dataclass, field, replace
 from costmodel.mesh.plan import MeshPlan
 from strategies.score import STEP_TIME, Outcome, Score
 
-__all__ = [
-    "DISTINCT",
-    "Bounds",
-    "MeshCandidate",
-    "MeshOutcome",
-    "MeshRestriction",
-    "MeshSettings",
-    "NearestMiss",
-]
-
 # Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
 # (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan. With as many
 # micro-batches a rank has as many tokens of each, whether they are whole samples (cp 1) or halves of twice as many (cp 2): the same work.

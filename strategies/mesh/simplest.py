@@ -18,8 +18,6 @@ from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
 from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
-__all__ = ["FORGONE", "MOST_CHUNKS", "REQUIRED", "WISHES", "Wish", "simplest"]
-
 # Chunks per rank of the recipes of NeMo for H100 (scripts/performance/recommended_model_configs/model_configs_h100.csv: vp_size).
 MOST_CHUNKS = 12
 # Every framework with pipelines has the first, and every one that interleaves the second (`rules` of configs/frameworks).

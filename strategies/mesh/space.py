@@ -29,9 +29,6 @@ from costmodel.network.graph import once
 from costmodel.schedules import IS_CHUNKED, VPP
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "joined", "selected"]
-
-
 Columns = dict[str, IntArray]
 
 _1F1B = SCHEDULES.index("1f1b")

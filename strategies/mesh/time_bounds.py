@@ -43,9 +43,6 @@ from costmodel.schedules import DELAYS_WEIGHTS, OVERLAPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 
-__all__ = ["least_step_s", "worthy"]
-
-
 _FULL = RECOMPUTE.index("full")
 
 

@@ -33,23 +33,6 @@ from strategies.layerwise.dominance import undominated
 from strategies.limits import UNLIMITED, Clock
 from strategies.mesh.settings import Bounds
 
-__all__ = [
-    "Division",
-    "DivisionProblem",
-    "Front",
-    "Shape",
-    "assign",
-    "backward_share",
-    "divide",
-    "greedy_division",
-    "least_bottleneck",
-    "least_slowest",
-    "makespan_bound_s",
-    "num_vectors",
-    "turns_of",
-    "vectors",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

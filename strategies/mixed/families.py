@@ -28,18 +28,6 @@ from strategies.mesh.settings import Bounds
 from strategies.mixed.division import Shape, turns_of
 from strategies.mixed.settings import MixedSettings
 
-__all__ = [
-    "Family",
-    "RateBook",
-    "Rates",
-    "Shapes",
-    "families_of",
-    "legal_degrees",
-    "partitions",
-    "shapes_of",
-    "sharing_pairs",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:

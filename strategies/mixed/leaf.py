@@ -41,9 +41,6 @@ from strategies.mixed.division import (
 from strategies.mixed.families import Family, RateBook, Rates
 from strategies.mixed.settings import MixedMiss, MixedSettings
 
-__all__ = ["Leaf", "LeafSolver", "StageChoices", "StageTables", "nearest_miss"]
-
-
 _LIKE_ALL = 3  # stages of a pipeline in which a stage costs what it does in any other
 _OPTIONS = ("none", "selective", "full")  # in this order in the tables
 _NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in _OPTIONS)

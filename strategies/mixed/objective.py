@@ -36,8 +36,6 @@ from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, shapes_of
 from strategies.mixed.leaf import LeafSolver
 
-__all__ = ["PartShape", "SideBySide", "Together", "Weights", "devices_per_stage", "rates_by_group"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:

@@ -29,9 +29,6 @@ from strategies.mixed.leaf import Leaf, LeafSolver, nearest_miss
 from strategies.mixed.objective import PartShape, SideBySide, Weights, rates_by_group
 from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcome, MixedSettings
 
-__all__ = ["search_mixed"]
-
-
 _DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
 _OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides

@@ -10,8 +10,6 @@ from costmodel.mixed.plan import MIXED_ORDERS, MixedPlan
 from strategies.mesh.settings import Bounds
 from strategies.score import Outcome
 
-__all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "MixedSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSettings:

@@ -13,8 +13,6 @@ from strategies.placement.loads import Devices, kinds_of
 from strategies.placement.orders import greedy_stages
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
-__all__ = ["local_search", "one_device", "one_device_time", "solve_chain", "solve_greedy"]
-
 # Restarts and least gain of the published baseline (Tarnawski et al., NeurIPS 2020).
 _RESTARTS = 10
 _LEAST_GAIN = 1e-5

@@ -27,18 +27,6 @@ from strategies.placement.loads import Kind, kinds_of
 from strategies.placement.problem import PlacementProblem, sums_by
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = [
-    "Bound",
-    "best_time_per_byte",
-    "class_bound",
-    "cpu_relief",
-    "largest_load",
-    "simple_bound",
-    "spread_bound",
-    "work_bound",
-]
-
-
 # Halvings of an interval: beyond a double's 53 bits nothing changes.
 _HALVINGS = 100
 # Bytes that count as much as the mean operator's time per byte, times these, in the mixed measure of work.

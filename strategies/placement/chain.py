@@ -43,18 +43,6 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.loads import Kind
 from strategies.placement.problem import adjacent
 
-__all__ = [
-    "ChainSolution",
-    "IdealFamily",
-    "Stages",
-    "TooManyIdealsError",
-    "enumerate_ideals",
-    "holding",
-    "ideals_from_orders",
-    "sums",
-]
-
-
 BitRows = NDArray[np.uint64]
 # The bits of all down-sets together; but so many down-sets are always allowed.
 _MOST_BYTES = 200 * 2**20

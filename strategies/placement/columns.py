@@ -49,17 +49,6 @@ from strategies.placement.orders import OrderedBlocks
 from strategies.placement.problem import PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = [
-    "PRICED_PROOF",
-    "Columns",
-    "Cover",
-    "Pricing",
-    "longest_intervals",
-    "pin_lists",
-    "priced_bounds",
-    "whole_frontier",
-]
-
 
 def longest_intervals(graph: BlockGraph, order: IntArray, load: float) -> list[IntArray]:
     """From every position of an order the longest row of supported blocks within a load, those within another one left out.

@@ -44,9 +44,6 @@ from strategies.placement.orders import (
 )
 from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
-__all__ = ["LARGE", "ChainSearch", "solve_contiguous"]
-
-
 METHOD = "dynamic programming over predecessor-closed sets"
 ORDERS_METHOD = "dynamic programming over sampled topological orders"
 # Most down-sets, and most entries of their largest table (two bytes each), about 300 MB; most values of all counts of devices together.

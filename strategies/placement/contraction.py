@@ -21,8 +21,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.problem import PlacementProblem, adjacent, behind_cycles, sums_by
 
-__all__ = ["BlockGraph", "contract", "contract_classes", "merged_hyperedges", "topological_rank"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockGraph:

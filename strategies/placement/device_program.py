@@ -31,9 +31,6 @@ from strategies.placement.loads import Devices
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 from strategies.solvers import LinearProgram, ProgramStatus, SolverError, solve_linear_program
 
-__all__ = ["improved_by_program", "is_convex", "solve_convex"]
-
-
 PROOF = "integer program"
 
 

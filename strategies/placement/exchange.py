@@ -13,9 +13,6 @@ from strategies.placement.columns import pin_lists
 from strategies.placement.frontier import Frontier, build_frontier, frontier_order, sweep
 from strategies.placement.loads import Devices
 
-__all__ = ["Exchange"]
-
-
 # Most divisions whose true loads are looked at, best first by rounded load: memory may rule out the first ones.
 _TRIED = 40
 # Loads are distinguished to the larger of the two over so many bins; fewer where the table would be large. True loads decide.

@@ -32,9 +32,6 @@ from strategies.placement.loads import Devices, Kind
 from strategies.placement.orders import coarse_graph, segments_along
 from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
-__all__ = ["solve_free", "solve_large"]
-
-
 # The chain is only a start here.
 _CHAIN_SHARE = 0.35
 # A block on a device without room counts as so many times the largest load.

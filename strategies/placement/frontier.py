@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.limits import UNLIMITED, Clock
 
-__all__ = ["MAX_STATES", "Frontier", "Sweep", "build_frontier", "frontier_order", "sweep"]
-
-
 MAX_STATES = 1024
 # Sides of the given pins of an open hyperedge: bit 0 for side 0, bit 1 for side 1.
 _BOTH = 3

@@ -18,8 +18,6 @@ from costmodel.tolerances import ROUNDING
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
-__all__ = ["DeviceLoads", "Devices", "Kind", "device_loads", "kinds_of", "placement_faults"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLoads:

@@ -25,19 +25,6 @@ from strategies.placement.contraction import BlockGraph, merged_hyperedges
 from strategies.placement.loads import Kind
 from strategies.placement.problem import adjacent, sums_by
 
-__all__ = [
-    "OrderedBlocks",
-    "coarse_graph",
-    "cut_costs",
-    "cut_positions",
-    "greedy_stages",
-    "late_order",
-    "orders_around",
-    "sample_orders",
-    "segments_along",
-    "topological_order",
-]
-
 
 def topological_order(graph: BlockGraph, priority: FloatArray) -> IntArray:
     """Order in which, of all blocks that are ready, the one of least priority comes next.

@@ -50,24 +50,6 @@ from strategies.placement.chain import TooManyIdealsError, enumerate_ideals, hol
 from strategies.placement.contraction import BlockGraph, topological_rank
 from strategies.placement.problem import BestSoFar, NodeId, SearchResult
 
-__all__ = [
-    "UNLIMITED",
-    "Front",
-    "PiperOption",
-    "PiperPlan",
-    "PiperProblem",
-    "PiperResult",
-    "PiperStage",
-    "StageTables",
-    "TooManyPointsError",
-    "add_operator",
-    "data_parallel_time",
-    "empty_front",
-    "solve_piper",
-    "stage_time",
-    "staircase",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiperOption:

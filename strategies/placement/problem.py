@@ -22,28 +22,6 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import PRINTED_COST, ROUNDING
 from strategies.limits import Clock
 
-__all__ = [
-    "AcceleratorType",
-    "BestSoFar",
-    "EdgeSpec",
-    "Hyperedges",
-    "NodeSpec",
-    "Placement",
-    "PlacementFault",
-    "PlacementFaultsError",
-    "PlacementProblem",
-    "PlacementResult",
-    "SearchResult",
-    "TypeSpec",
-    "adjacent",
-    "behind_cycles",
-    "find_cycle",
-    "hyperedges_of",
-    "sums_by",
-    "without_spare_devices",
-]
-
-
 NodeId = int | str
 
 

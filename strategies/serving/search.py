@@ -21,18 +21,6 @@ from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
 from strategies.score import Outcome
 
-__all__ = [
-    "MOST_BATCH",
-    "MOST_PROMPT_TOKENS",
-    "ServingCandidate",
-    "ServingMiss",
-    "ServingOutcome",
-    "ServingSettings",
-    "batches_of",
-    "outlines",
-    "search_serving",
-]
-
 # Sequences per replica that are tried at most, unless the user asks for more (vLLM, --max-num-seqs: 1024 by default on large devices).
 MOST_BATCH = 1024
 # Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).

@@ -39,28 +39,6 @@ from costmodel.network.layers.base import (
     share_of_output,
 )
 
-__all__ = [
-    "ATTENTION",
-    "CrossAttention",
-    "CrossAttentionParams",
-    "Documents",
-    "DotProductAttention",
-    "LatentAttention",
-    "LatentAttentionParams",
-    "RelativeAttention",
-    "RelativeAttentionParams",
-    "SegmentMemory",
-    "SegmentMemoryParams",
-    "SelfAttention",
-    "SelfAttentionParams",
-    "Sizes",
-    "check_features",
-    "check_heads",
-    "held_heads",
-    "one_document",
-    "pairs_of_positions",
-]
-
 
 def pairs_of_positions(queries: float, keys: float, *, causal: bool, window: int) -> float:
     """Pairs (query, key) that attention computes, per sample and head.

@@ -20,34 +20,6 @@ from costmodel.arrays import FloatArray
 if TYPE_CHECKING:
     from costmodel.network.layers.attention import Documents
 
-__all__ = [
-    "FAMILIES",
-    "Activation",
-    "Fusable",
-    "InnerExchange",
-    "Kernel",
-    "Layer",
-    "LayerFamily",
-    "LayerWork",
-    "Norm",
-    "Shape",
-    "ShapeError",
-    "Shard",
-    "SplitLimits",
-    "Tiling",
-    "ViewFamily",
-    "epilogue_kernels",
-    "epilogue_saved",
-    "family_of",
-    "image_epilogue",
-    "param",
-    "positions_of",
-    "reduced_fraction",
-    "register",
-    "shape_text",
-    "share_of_output",
-]
-
 
 # Per sample, channels first: (channels, height, width) for images, (features, positions) for sequences, (features,) else.
 Shape = tuple[int, ...]

@@ -30,8 +30,6 @@ from costmodel.network.layers.base import (
 )
 from costmodel.network.layers.pooling import Padding, Size2, Window, input_rows, pair, window
 
-__all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionParams:

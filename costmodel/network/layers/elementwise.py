@@ -25,19 +25,6 @@ from costmodel.network.layers.base import (
 )
 from costmodel.network.layers.shape_only import NoParams
 
-__all__ = [
-    "ActivationLayer",
-    "Add",
-    "BatchNorm",
-    "BatchNormParams",
-    "Dropout",
-    "LayerNorm",
-    "LayerNormParams",
-    "LocalResponseNorm",
-    "RmsNorm",
-    "Softmax",
-]
-
 
 class _Elementwise(LayerFamily):
     """Reads and writes every element; ``passes`` = elements moved per element (forward, backward), ``flop`` likewise."""

@@ -28,17 +28,6 @@ from costmodel.network.layers.base import (
     share_of_output,
 )
 
-__all__ = [
-    "AssumedFree",
-    "Matmul",
-    "MatmulParams",
-    "Pointwise",
-    "PointwiseParams",
-    "Rearrange",
-    "Reduce",
-    "StatedShapeParams",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseParams:

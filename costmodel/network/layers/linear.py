@@ -29,8 +29,6 @@ from costmodel.network.layers.base import (
     shape_text,
 )
 
-__all__ = ["Embedding", "EmbeddingParams", "Linear", "LinearParams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearParams:

@@ -25,8 +25,6 @@ from costmodel.network.layers.base import (
 )
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 
-__all__ = ["Mixture", "MixtureParams", "excess_share", "fullest_rank", "received"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureParams:

@@ -23,21 +23,6 @@ from costmodel.network.layers.base import (
     shape_text,
 )
 
-__all__ = [
-    "CACHE_OVER_MEMORY",
-    "GlobalPool",
-    "GlobalPoolParams",
-    "Padding",
-    "Pool",
-    "PoolParams",
-    "Size2",
-    "Window",
-    "input_rows",
-    "pair",
-    "window",
-]
-
-
 # One number for both directions, or (height, width).
 Size2 = int | tuple[int, int]
 Padding = int | tuple[int, int] | Literal["same", "valid"]

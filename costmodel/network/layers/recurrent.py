@@ -24,8 +24,6 @@ from costmodel.network.layers.base import (
     share_of_output,
 )
 
-__all__ = ["Attention", "AttentionParams", "Lstm", "LstmParams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LstmParams:

@@ -23,22 +23,6 @@ from costmodel.network.layers.base import (
     share_of_output,
 )
 
-__all__ = [
-    "GLU_FLOP",
-    "GLU_PASSES",
-    "GateFunction",
-    "Glu",
-    "GluParams",
-    "PositionEmbedding",
-    "PositionEmbeddingParams",
-    "SelectPosition",
-    "SelectPositionParams",
-    "SliceFeatures",
-    "SliceFeaturesParams",
-    "ToSequence",
-    "ToSequenceParams",
-]
-
 GateFunction = Literal["silu", "gelu", "relu", "sigmoid"]
 
 # Elements moved per output of a gated unit: reads gate and value, writes the product; backward reads both and the gradient, writes

@@ -22,8 +22,6 @@ from costmodel.network.layers.base import (
     share_of_output,
 )
 
-__all__ = ["Concat", "Flatten", "Input", "InputParams", "NoParams", "Upsample", "UpsampleParams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoParams:

@@ -15,8 +15,6 @@ from planner.core.errors import MissingExtra
 from planner.report.figures.kinds import COLOURS, Figure, Line, Plot, Rows, colour_of
 from planner.report.figures.svg import log_ticks, number_text
 
-__all__ = ["PALETTES", "plotly_figure", "plotly_script"]
-
 _INK = {
     "text": ("#59636e", "#9198a1"),
     "strong": ("#1b1f24", "#e6edf3"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COLOURS", "Box", "Dot", "Figure", "Line", "Plot", "Rows", "colour_of"]
-
 # Colours of what figures distinguish, by name, for light and for dark pages: Okabe and Ito's palette (Color Universal Design, 2008),
 # lightened for dark pages. The same word has the same colour in every figure.
 COLOURS: dict[str, tuple[str, str]] = {

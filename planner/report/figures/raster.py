@@ -13,8 +13,6 @@ from planner.core.errors import MissingExtra
 from planner.report.figures.kinds import Figure
 from planner.report.figures.svg import draw
 
-__all__ = ["png_bytes"]
-
 _INCHES, _DPI = 8.0, 160
 _POINTS = 72.0 * _INCHES  # across the picture
 _INK, _SOFT = "#1b1f24", "#59636e"

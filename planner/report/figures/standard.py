@@ -21,24 +21,6 @@ from planner.core.objectives import StepCost, shown_costs, with_unit
 from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
 from strategies.limits import Progress
 
-__all__ = [
-    "FIGURES",
-    "Study",
-    "breakdown",
-    "curve_figure",
-    "front",
-    "halved_counts",
-    "memory",
-    "pareto",
-    "scaling",
-    "serving_pareto",
-    "shown_plans",
-    "study_of",
-    "time_parts",
-    "timeline",
-]
-
-
 # Names of --figure, and what they show.
 FIGURES: dict[str, str] = {
     "breakdown": "what the step of each plan is made of, with error bars",

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from planner.report.figures.kinds import COLOURS, Figure, Line, Plot, Rows, colour_of
 from planner.report.page import escaped
 
-__all__ = ["COLOUR_RULES", "NARROW", "WIDE", "draw", "linear_ticks", "log_ticks", "number_text", "svg_file"]
-
 _MOST = 7
 
 

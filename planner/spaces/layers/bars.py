@@ -15,8 +15,6 @@ from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.constants import cluster_with
 from planner.uncertainty.features import Times, workload_on
 
-__all__ = ["layer_mixture", "layer_times"]
-
 
 def layer_mixture(known: CostCache, plans: Sequence[Plan]) -> tuple[FloatArray, FloatArray]:
     """Ways in which plans with a split per layer run their layers, and what each takes of the time of their layers.

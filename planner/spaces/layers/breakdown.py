@@ -19,8 +19,6 @@ from planner.core.answer import LayerCost
 from planner.question.resolve import Resolved
 from planner.spaces.layers.plans import split_in_words
 
-__all__ = ["layer_costs", "memory_parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:

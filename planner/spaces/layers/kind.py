@@ -15,8 +15,6 @@ from planner.question.choose import Asked, Kind
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
-__all__ = ["LayersKind"]
-
 
 class LayersKind(Kind):
     """Everything else: any network can have a split for every layer."""

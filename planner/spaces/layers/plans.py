@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
 
-__all__ = ["layerwise_section", "plan_from_document", "plan_in_words", "split_in_words"]
-
 _DEGREES = tuple(field.name for field in fields(Split))
 _WORDS = (("batch", "data"), ("out_channels", "channels"), ("in_channels", "in-channels"), ("height", "rows"))
 # A plan with more runs of equal splits, or more stages, than this is grouped: layers by their splits, stages by their replicas.

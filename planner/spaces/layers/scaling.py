@@ -23,8 +23,6 @@ from planner.uncertainty.bars import WITHOUT_MODEL
 if TYPE_CHECKING:
     from strategies.limits import Progress
 
-__all__ = ["layer_study", "scale"]
-
 
 def scale(
     request: Request,

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
     from strategies.limits import Progress
 
-__all__ = ["LayerwisePlanSpace", "layerwise_space"]
-
 _OF_TRAINING = "of training steps, since no published forward pass is in the fit"
 # What a note calls the terms of a step.
 _TERMS = {

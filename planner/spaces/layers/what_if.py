@@ -12,8 +12,6 @@ from planner.core.what_if import WhatIf, WhatIfAxis, around
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 from planner.spaces.what_if import answered
 
-__all__ = ["layers_what_if"]
-
 _KEPT = "Micro-batches and collectives of the plan stay as they are; the largest degree of each layer follows the GPUs."
 
 

@@ -13,8 +13,6 @@ from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch, MeshP
 from costmodel.uncertainty.constants import with_constants
 from planner.uncertainty.features import Times, workload_on
 
-__all__ = ["mesh_coordinates", "mesh_times"]
-
 # Settings whose change counts as one step (a doubling of a degree); those of the second kind change little of what is computed.
 _MINOR = ("sequence_parallel", "offload_optimizer", "offload_activations", "zero_stage")
 _DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "workers")

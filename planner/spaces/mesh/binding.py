@@ -20,8 +20,6 @@ from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 
-__all__ = ["binding_notes"]
-
 # Shares of the step below which a change is not worth a sentence.
 _BINDS = 0.03
 _MOST_OPTIONS = 3

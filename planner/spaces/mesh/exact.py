@@ -17,8 +17,6 @@ from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import MeshRestriction
 
-__all__ = ["exact_plan"]
-
 
 def exact_plan(space: MeshPlanSpace) -> tuple[MeshPlan, tuple[Assumption, ...]]:
     """Build the plan of a request on exactly its GPUs.

@@ -12,8 +12,6 @@ from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import DISTINCT, MeshSettings
 from strategies.mesh.simplest import REQUIRED, WISHES, simplest
 
-__all__ = ["with_first"]
-
 # A plan with stages of its own is better if it is better by more than this.
 _WORTH_SHOWING = 1e-4
 # A plan with splits of its own inside the blocks is a trainer to be written.

@@ -11,8 +11,6 @@ from planner.question.fixed import near_multiples
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
-__all__ = ["MeshKind"]
-
 
 class MeshKind(Kind):
     """A transformer with repeated blocks that is trained, unless an option is given that only a split per layer knows."""

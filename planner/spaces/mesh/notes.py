@@ -20,8 +20,6 @@ from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.settings import DISTINCT, MeshSettings
 
-__all__ = ["batch_notes", "cautions", "pessimistic_notes", "power_notes", "rounder_batch"]
-
 # Searches under a pessimistic assumption, or at another batch, are short (0.1 s for 16,384 GPUs): in a corner of the space (degrees that
 # are powers of two), and only roughly. What they find is a plan that exists, so that the sentence is true.
 _GAP = 0.02

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from planner.schema.plan import MeshEntry, PlanDocument
     from planner.spaces.mesh.space import MeshPlanSpace
 
-__all__ = [
-    "HOST_WORDS",
-    "MUCH_HOST",
-    "bottleneck_in_words",
-    "family_of_mesh_plan",
-    "mesh_entry",
-    "mesh_plan_in_words",
-    "plan_of_entry",
-    "read_plan",
-    "splits_in_words",
-]
-
 # Fields that are empty unless the stages differ from the uniform layout, or layers are split in another way than the standard one.
 _PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
 _FIELDS = tuple(field.name for field in fields(MeshPlan))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from costmodel.mesh.framework_rules import Values
     from planner.schema.model import PublishedPlan
 
-__all__ = ["mesh_roles", "why_not"]
-
 
 def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answer: Answer) -> tuple[Role, ...]:
     """The plan that leaves most memory, that on the fewest GPUs, that with a usual number of stages, and what is published for the network.

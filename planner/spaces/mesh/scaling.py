@@ -18,8 +18,6 @@ from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 if TYPE_CHECKING:
     from strategies.limits import Progress
 
-__all__ = ["mesh_study", "scale_mesh"]
-
 # Shares of the memory that plans of a front may use.
 _MEMORY_SHARES = (0.7, 0.45, 0.3)
 _MORE_PLANS = 8

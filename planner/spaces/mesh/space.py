@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from planner.core.what_if import WhatIf
     from strategies.limits import Progress
 
-__all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
-
 # Pieces of work that a search for a sentence may take: some seconds, where most take a tenth of one.
 EFFORT = 5_000
 # Parts of the step in which devices wait for the network.

@@ -9,8 +9,6 @@ from costmodel.mesh.plan import MeshPlan
 from planner.spaces.mesh.plans import splits_in_words
 from planner.spaces.mesh.space import MeshPlanSpace
 
-__all__ = ["differing", "part_way"]
-
 
 def _zero(plan: MeshPlan) -> str:
     over = f" over {plan.dp_shard}" if plan.zero_stage and plan.dp_replicate > 1 else ""

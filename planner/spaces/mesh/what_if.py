@@ -14,8 +14,6 @@ from planner.question.resolve import resolve
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.spaces.what_if import answered
 
-__all__ = ["mesh_what_if"]
-
 _KEPT = (
     "The degrees of the plan and its micro-batch stay as they are. Data parallelism follows the GPUs, and the number of micro-batches the "
     "batch; a micro-batch is smaller only where a rank's share is no multiple of it."

@@ -12,8 +12,6 @@ from planner.question.choose import Asked, Kind
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
-__all__ = ["MixedKind"]
-
 
 class MixedKind(Kind):
     """Clusters of several groups of devices, which have a space of their own."""

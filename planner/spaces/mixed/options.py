@@ -15,8 +15,6 @@ from planner.question.fixed import fixed_by, flag_of, given_text
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.settings import MixedSettings
 
-__all__ = ["check_mixed", "with_fixed"]
-
 # Micro-batches up to this may be any divisor of the batch, beside the powers of two; larger ones where they are asked for.
 _MOST_SAMPLES = 16
 _POWERS = tuple(1 << n for n in range(31))

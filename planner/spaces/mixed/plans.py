@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from planner.schema.plan import MixedEntry, PlanDocument
     from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["mixed_entry", "read_plan"]
-
 _PIPELINE = tuple(field.name for field in fields(MixedPipeline) if field.name != "stages")
 _STAGE = ("tp", "blocks", "recompute", "recompute_blocks")
 _PLAN = tuple(field.name for field in fields(MixedPlan) if field.name != "pipelines")

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from strategies.limits import Progress
 
-__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
-
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
 _OF_ONE_KIND = "of steps on one kind of device: none of the runs that it is made from mixes several"
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")

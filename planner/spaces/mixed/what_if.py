@@ -17,8 +17,6 @@ from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_clu
 from costmodel.tolerances import EQUAL
 from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["MORE", "StepBound", "TriedChange", "step_bound", "what_if"]
-
 # How much faster or wider hardware is tried.
 MORE = 1.1
 _PARTS = ("compute_s", "recompute_s", "tp_exposed_s", "transfer_s")

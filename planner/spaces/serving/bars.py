@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
     from planner.question.resolve import Resolved
 
-__all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
-
 
 # What is measured of a server: time to the first token, mean time per token after it, seconds per token of all replicas. The time of a
 # request is as sure as the last: a place of a full server makes one request after the other.

@@ -15,8 +15,6 @@ from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
 
-__all__ = ["ServedItem"]
-
 # What is asked of training only.
 _OF_TRAINING = ("global batch", "optimizer", "sequence length")
 _SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")

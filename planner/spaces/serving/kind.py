@@ -11,8 +11,6 @@ from planner.question.choose import Asked, Kind
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
-__all__ = ["ServingKind"]
-
 # Attention that can generate text.
 _GENERATING = frozenset({"self_attention", "latent_attention"})
 

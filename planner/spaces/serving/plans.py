@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from planner.spaces.serving.space import ServingPlanSpace
 
-__all__ = ["command_of", "family_of_serving_plan", "read_plan", "serving_plan_in_words"]
-
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
 

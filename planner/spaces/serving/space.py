@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from planner.spaces.items import Item
     from strategies.limits import Progress
 
-__all__ = ["LIMITS", "ServingPlanSpace", "missed_limits", "serving_space"]
-
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))

@@ -20,9 +20,6 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Step, Structure
 
-__all__ = ["Elimination", "Partition", "TooWideError", "min_plus"]
-
-
 CHUNK_ENTRIES = 65_536  # temporaries of this size stay in a core's cache
 
 

@@ -51,18 +51,6 @@ from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FlatTables
 from strategies.limits import UNLIMITED, Clock
 
-__all__ = [
-    "CompletionBound",
-    "LabelSet",
-    "Layer",
-    "LayeredGraph",
-    "best_choices",
-    "expand",
-    "pareto",
-    "search_labels",
-]
-
-
 MAX_TRANSITIONS = 1_500_000
 
 

@@ -34,9 +34,6 @@ from strategies.layerwise.per_layer.problem import (
     restrict,
 )
 
-__all__ = ["DualAscent", "Multipliers", "Region", "forest_of", "solve_master"]
-
-
 MAX_PIVOTS = 200
 
 

@@ -29,22 +29,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 
-__all__ = [
-    "ChoiceProblem",
-    "Edge",
-    "Evaluation",
-    "FlatTables",
-    "Limits",
-    "Solution",
-    "Status",
-    "Step",
-    "Structure",
-    "memory_bytes",
-    "objective_s",
-    "restrict",
-    "structure_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:

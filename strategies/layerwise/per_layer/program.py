@@ -37,8 +37,6 @@ from strategies.layerwise.per_layer.problem import (
 from strategies.limits import Clock
 from strategies.solvers import LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
 
-__all__ = ["solve_program"]
-
 SCALED_COST = 1e5
 
 

@@ -38,9 +38,6 @@ from strategies.layerwise.per_layer.problem import (
 )
 from strategies.limits import Clock, OutOfTimeError
 
-__all__ = ["Method", "is_confirmed", "solve"]
-
-
 Method = Literal["auto", "elimination", "program"]
 
 FIRST_GUESS = 1e-4  # above the bound, relative

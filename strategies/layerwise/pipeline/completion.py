@@ -57,19 +57,6 @@ from strategies.layerwise.pipeline.problem import (
 )
 from strategies.limits import UNLIMITED, Clock
 
-__all__ = [
-    "Levels",
-    "RowTable",
-    "TableFullError",
-    "UpstreamTable",
-    "build_upstream",
-    "depth_levels",
-    "most_downstream_s",
-    "reduce_groups",
-    "through_cut",
-]
-
-
 _FIRST_ROWS = 1024
 _MOST_PLANE_ENTRIES = 1 << 24  # of one plane: 128 MiB
 

@@ -66,21 +66,6 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.evaluate import last_backward_s
 from costmodel.tolerances import LONG_SUM_ROUNDING
 
-__all__ = [
-    "SAFETY",
-    "PartitionProblem",
-    "PipelinePlan",
-    "Tables",
-    "build_tables",
-    "objective_s",
-    "pipeline_lower_bound",
-    "proves_none_below",
-    "stage_starts",
-    "stage_times_s",
-    "workers_downstream",
-    "workers_needed",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProblem:

@@ -34,18 +34,6 @@ from strategies.layerwise.pipeline.problem import (
 from strategies.layerwise.pipeline.sweep import Sweep
 from strategies.limits import Clock
 
-__all__ = [
-    "UPSTREAM_LEVELS",
-    "PipelineSearch",
-    "distinct_replicas",
-    "least_computing_s",
-    "pipeline_problem",
-    "quick_bounds",
-    "replica_table",
-    "solve_pipeline",
-]
-
-
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
 _FIRST = 10_000  # pairs of label and stage after which the first pass gives up and asks for a better bound
 _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bound or a better plan first

@@ -66,8 +66,6 @@ from strategies.layerwise.pipeline.problem import (
 )
 from strategies.limits import Clock
 
-__all__ = ["Labels", "Sweep", "Trail"]
-
 
 @dataclass(frozen=True, slots=True)
 class Labels(StructOfArrays):

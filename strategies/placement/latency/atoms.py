@@ -30,8 +30,6 @@ from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.latency.steps import Arcs
 from strategies.placement.problem import PlacementProblem, adjacent
 
-__all__ = ["AtomGraph", "atom_graph", "coarse_graph", "lifted"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomGraph:

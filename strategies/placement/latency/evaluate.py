@@ -22,22 +22,6 @@ from strategies.limits import Clock
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, adjacent, sums_by
 
-__all__ = [
-    "CPU",
-    "Timing",
-    "all_on_cpus",
-    "critical_path",
-    "evaluate",
-    "fill",
-    "improve",
-    "latency_greedy",
-    "latency_one_device",
-    "on_one_accelerator",
-    "one_device_latency",
-    "placement_of",
-]
-
-
 # Unit number of operators on CPUs.
 CPU = -1
 

@@ -30,8 +30,6 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.latency.steps import Arcs, Reach, Steps, crossing_arcs, membership, open_outputs
 from strategies.placement.problem import adjacent
 
-__all__ = ["LabelAnswer", "LabelSearch"]
-
 # Labels that are compared with each other at a time; more are compared with the best of them only.
 _COMPARED = 1500
 

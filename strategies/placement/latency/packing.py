@@ -31,9 +31,6 @@ from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
 from strategies.placement.latency.steps import Move, SmallIntArray, Steps
 from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
-__all__ = ["Bundled", "bundled", "packed", "placement_of_path"]
-
-
 # Sizes of a bundle that are distinguished, evenly up to the memory.
 _SIZES = 16
 # States of a class: nothing known, on CPUs, and from here on its bundle.

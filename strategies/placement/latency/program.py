@@ -17,9 +17,6 @@ from strategies.placement.latency.evaluate import CPU, placement_of
 from strategies.placement.problem import Placement, PlacementProblem
 from strategies.solvers import constraint_model, solve_constraints
 
-__all__ = ["search_all"]
-
-
 # Of the limit, or of an accelerator's memory: sums over few operators stay below 2^62, and what rounding takes below `EQUAL`.
 _TICKS = 2**50
 

@@ -54,9 +54,6 @@ from strategies.placement.latency.steps import (
 )
 from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
-__all__ = ["solve_latency"]
-
-
 MOVES_METHOD = "moves of operators"
 PROGRAM_METHOD = "all placements of few operators"
 PROGRAM_PROOF = "constraint program over all placements"

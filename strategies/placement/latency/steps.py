@@ -52,26 +52,6 @@ from strategies.placement.chain import IdealFamily, holding, sums
 from strategies.placement.contraction import BlockGraph
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = [
-    "Arcs",
-    "FarSteps",
-    "Flows",
-    "Move",
-    "Reach",
-    "Steps",
-    "arcs_of",
-    "build_steps",
-    "crossing_arcs",
-    "far_steps",
-    "least_after",
-    "least_before",
-    "membership",
-    "open_outputs",
-    "shortest_path",
-    "survivors",
-]
-
-
 # There are tens of millions of steps.
 SmallIntArray = NDArray[np.int32]
 # Arcs that are packed into one number at a time.
