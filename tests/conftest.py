@@ -40,7 +40,6 @@ gc.set_threshold(50_000)
 
 # Properties are tried with a few examples, the same in every run, or with many under `-m fuzz`.
 hypothesis.settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True, database=None)
-hypothesis.settings.register_profile("fuzz", max_examples=200, deadline=None)
 
 _IS_DEFAULT = pytest.StashKey[bool]()
 _IS_FUZZ = pytest.StashKey[bool]()
@@ -85,6 +84,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="list the tests that passed and would do the same with more libraries (write =FILE, or pytest takes FILE for tests)",
     )
     parser.addoption("--skip-passed", type=Path, metavar="FILE", help="do not run the tests of that list again")
+    parser.addoption(
+        "--examples", type=int, default=200, metavar="N", help="examples of every property under -m fuzz (default: 200)"
+    )
     parser.addoption("--cpu", type=int, default=0, metavar="N", help="list the N tests that took most CPU time")
     parser.addoption(
         "--budget", type=float, default=BUDGET_S, metavar="S", help="CPU time of a test without a marker (default: 1)"
@@ -108,6 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = ""
     config.stash[_IS_DEFAULT] = config.option.markexpr == default
     config.stash[_IS_FUZZ] = "fuzz" in config.option.markexpr.replace("not fuzz", "")
+    hypothesis.settings.register_profile("fuzz", max_examples=config.option.examples, deadline=None)
     hypothesis.settings.load_profile("fuzz" if config.stash[_IS_FUZZ] else "quick")
 
 
