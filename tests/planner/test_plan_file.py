@@ -209,7 +209,9 @@ def test_a_file_beside_the_plan_is_not_taken_for_a_bundled_name(
 
 def test_proof_travels_with_the_best_plan_only(make_result: MakeResult) -> None:
     result = make_result(assumptions=(Assumption(name="a", value="b"),))
-    first, second = (plan_document(result, ranked) for ranked in result.plans[:2])
+    best, other = result.plans[:2]
+    other = dataclasses.replace(other, plan=dataclasses.replace(other.plan, workers=other.plan.workers + 1))
+    first, second = (plan_document(result, ranked) for ranked in (best, other))
     assert first["prediction"]["proven_optimal"] is True
     assert second["prediction"]["proven_optimal"] is False
     assert first["prediction"]["bound_s"] == second["prediction"]["bound_s"] == 0.004
