@@ -226,7 +226,7 @@ class Defaults:
     casts_in_passes : bool
         Narrow formats are cast for each product, and neither kept nor gathered (`Precision.in_passes`).
     prefill_tokens : int
-        Tokens of prompts that a pass of an engine reads at most.
+        Tokens of prompts that a pass of an engine reads at most; 0: nobody says.
     prefill_alone : bool
         Its passes that read prompts decode nothing.
     """
@@ -246,8 +246,26 @@ class Defaults:
     offloads: str = ""
     forces_balance: bool = False
     casts_in_passes: bool = False
-    prefill_tokens: int = 8192
+    prefill_tokens: int = 0
     prefill_alone: bool = False
+
+    def prefill(self, prompt: int, places: int) -> tuple[int, int]:
+        """How a replica with so many places reads prompts of so many tokens.
+
+        Returns
+        -------
+        tuple of int
+            Tokens of a prompt per pass beside the decoding, or 0 for whole prompts in passes of their own, and prompts per pass.
+
+        Examples
+        --------
+        >>> Defaults(prefill_tokens=8192).prefill(1000, 64), Defaults(prefill_tokens=8192, prefill_alone=True).prefill(20000, 64)
+        ((1000, 8), (0, 1))
+        >>> Defaults().prefill(1000, 64)
+        (0, 1)
+        """
+        chunk = 0 if self.prefill_alone else min(self.prefill_tokens, prompt)
+        return chunk, max(1, min(self.prefill_tokens // prompt, places))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

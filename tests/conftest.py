@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--write-passed",
         type=Path,
         metavar="FILE",
-        help="list the tests that passed and would do the same with more libraries (write =FILE, or pytest takes FILE for tests)",
+        help="list the tests that passed and would do the same with more libraries (with =, or pytest takes the file for tests)",
     )
     parser.addoption("--skip-passed", type=Path, metavar="FILE", help="do not run the tests of that list again")
     parser.addoption(

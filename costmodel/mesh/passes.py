@@ -134,7 +134,7 @@ def module_passes(
     through = _beside(gradient, host.backward_s, moved, ahead)
     backward = np.where(table.backward_s > 0, through + weight, 0.0)
     # The host starts what selective recomputation repeats as part of the backward pass, ahead of the device where it has time.
-    started = assumptions.host_launch_s * table.selective_launches
+    started = host.launch_s * table.selective_launches
     again = _beside(gradient + table.selective_s, host.backward_s + started, moved, ahead) - through
     selective = np.where(is_block, again, 0.0)
     whole = np.where(is_block & (table.backward_s > 0), forward + tp_forward + cp_forward + ep_forward, 0.0)
@@ -258,6 +258,7 @@ class _HostTimes:
     forward_s: FloatArray
     backward_s: FloatArray  # without what only weight gradients need
     weight_s: FloatArray
+    launch_s: FloatArray | float  # one kernel of a module
 
 
 def _host_times(table: ModuleTable, batch: MeshBatch, groups: GroupTimes, stages: IntArray) -> _HostTimes:
@@ -272,11 +273,14 @@ def _host_times(table: ModuleTable, batch: MeshBatch, groups: GroupTimes, stages
         trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
         inside = collective_s * (rings + trades)
     each = collective_s + _contended_s(batch, groups, stages)
-    bare_s = launch_s * groups.assumptions.bare_launch  # autograd starts kernels without Python code around them
+    bare_s = (
+        launch_s * groups.assumptions.bare_launch + more_s
+    )  # autograd starts kernels without Python code around them
     return _HostTimes(
         forward_s=(launch_s + more_s) * table.forward_launches + each * table.tp_forward_starts + inside,
-        backward_s=(bare_s + more_s) * table.backward_launches + each * table.tp_backward_starts + inside,
-        weight_s=(bare_s + more_s) * table.weight_launches,
+        backward_s=bare_s * table.backward_launches + each * table.tp_backward_starts + inside,
+        weight_s=bare_s * table.weight_launches,
+        launch_s=launch_s + more_s,
     )
 
 

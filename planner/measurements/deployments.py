@@ -1,8 +1,8 @@
 """Rows of served networks: time to the first token and time per token after it, of so many requests in flight.
 
-What a row leaves open is what its engine does unless told otherwise (`costmodel.framework.Defaults`): how many tokens of
-prompts a pass reads, and whether it decodes beside them. The cache is in 16 bits unless the row says otherwise. Every
-replica has its share of the requests.
+What a row leaves open is what its engine does unless told otherwise (`costmodel.framework.Defaults.prefill`): how many tokens of prompts a
+pass reads, which is what engines take on an H100 and larger devices, and whether it decodes beside them; where it does not, longer prompts
+are read in one pass here. The cache is in 16 bits unless the row says otherwise. Every replica has its share of the requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
@@ -71,38 +70,42 @@ def _asked(row: Row) -> _Deployment:
         raise RowSkipped(f"framework {framework.name} trains networks and serves none")
     number_format = format_of(row, "bf16")
     prompt, output, concurrency = (count or 1 for count in counts.values())
+    graph, node = network_of(row, number_format), usual_node(machine.cluster)
     return _Deployment(
         machine=machine,
-        graph=network_of(row, number_format),
+        graph=graph,
         precision=precision_of(number_format, machine.device.formats),
         kv_bytes=1.0 if (row.text("kv_precision") or row.default("kv_precision", "bf16")) == "fp8" else 2.0,
         prompt=prompt,
         output=output,
-        plan=_plan(row, framework, usual_node(machine.cluster), prompt, concurrency),
+        plan=_plan(row, framework, node, prompt, concurrency, has_experts="moe" in graph.kinds),
         measured_s=measured_s,
     )
 
 
-def _plan(row: Row, framework: Framework, node: int, prompt: int, concurrency: int) -> ServingPlan:
+def _plan(
+    row: Row, framework: Framework, node: int, prompt: int, concurrency: int, *, has_experts: bool
+) -> ServingPlan:
     """The degrees of a row, its share of the requests on every replica, and prompts read as its engine reads them.
 
-    >>> row = Row(line=2, cells={"gpus": "8", "tp": "2", "experts": "8"})
-    >>> _plan(row, Framework(name=""), 8, 1000, 64)
-    ServingPlan(tp=2, pp=1, ep=1, etp=1, dp=4, max_batch=16, prefill_chunk=1000, prefill_batch=8)
+    >>> row = Row(line=2, cells={"gpus": "8", "tp": "2"})
+    >>> _plan(row, Framework(name=""), 8, 1000, 64, has_experts=True)
+    ServingPlan(tp=2, pp=1, ep=1, etp=2, dp=4, max_batch=16, prefill_chunk=0, prefill_batch=1)
     """
     tp, pp, cp, dp = degrees_of(row, node)
     if cp > 1:
         raise RowSkipped("context parallelism of served networks is not modelled")
-    most, places = framework.defaults.prefill_tokens, -(-concurrency // dp)
+    ep, places = row.count("ep") or 1, -(-concurrency // dp)
+    chunk, together = framework.defaults.prefill(prompt, places)
     return ServingPlan(
         tp=tp,
         pp=pp,
-        ep=row.count("ep") or 1,
-        etp=row.count("etp") or 1,
+        ep=ep,
+        etp=row.count("etp") or (max(tp // ep, 1) if has_experts else 1),
         dp=dp,
         max_batch=places,
-        prefill_chunk=0 if framework.defaults.prefill_alone else min(most, prompt),
-        prefill_batch=max(1, min(most // prompt, places)),
+        prefill_chunk=chunk,
+        prefill_batch=together,
     )
 
 
@@ -110,7 +113,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     asked = row.meaning = row.meaning or _asked(row)
     machine, plan = asked.machine, asked.plan
     model, active = _model(asked, preset)
-    broken = broken_serving_rules(NetworkShape.of(asked.graph, model.modules, 1), plan)
+    broken = broken_serving_rules(model.shape, plan)  # of the network: what was measured ran
     if broken:
         raise RowSkipped(f"the cost model takes the plan for impossible: {broken[0]}")
     times = model.times(ServingBatch.from_plans([plan]))

@@ -18,8 +18,8 @@ _LAYERS = (("data", "the samples"), ("channels", "outputs"), ("in-channels", "in
 _OTHERS = (
     (r"\bvpp \d", "vpp: chunks of layers per GPU"),
     (r"\bzero [1-3]", "zero: dp's GPUs split the optimizer state (1), gradients too (2), weights too (3)"),
-    (r"\bzero \d over (\d+)", "over {0}: groups of {0} GPUs do"),
-    (r"\bmicro-batch (\d+) x (\d+)", "micro-batch {0} x {1}: samples at a time x times per step"),
+    (r"\bzero \d over (\d+)", "over {0}: within groups of {0} GPUs"),
+    (r"\bmicro-batch (\d+) x (\d+)", "micro-batch {0} x {1}: {0} at a time, {1} times per step"),
 )
 
 
@@ -29,7 +29,7 @@ def legend(names: Sequence[str]) -> str:
     >>> legend(["tp 8, pp 2 (interleaved, vpp 4)"]), legend(["one GPU"])
     ('tp, pp: how many GPUs split each matrix, the layers; vpp: chunks of layers per GPU.', '')
     >>> legend(["dp 16 (zero 1 over 8)"]).partition("; over ")[2]
-    '8: groups of 8 GPUs do.'
+    '8: within groups of 8 GPUs.'
     >>> legend(["conv1-conv5: data x8, fc6: channels x8"])
     'data, channels: how many GPUs split the samples, outputs of a layer.'
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.core.errors import FileProblem, InputFileError
@@ -416,23 +416,20 @@ SHALLOW = {
 
 
 @mostly("fuzz", "name", CONFIGS, quick=4)
-def test_any_values_load_or_are_refused(name: str, tmp_path: Path) -> None:
+@settings(derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_values_load_or_are_refused(name: str, data: st.DataObject, tmp_path: Path) -> None:
     """Whatever stands behind up to three keys: a network or a list of problems, nothing else."""
     whole = {key: SHALLOW.get(key, value) for key, value in CONFIGS[name].items() if key != "id2label"}
-
-    @settings(derandomize=True)
-    @given(changes=st.dictionaries(st.sampled_from(sorted(whole)), st.sampled_from(JUNK), min_size=1, max_size=3))
-    def check(changes: dict[str, Any]) -> None:
-        path = config(tmp_path, **{**whole, **changes})
-        problems: tuple[FileProblem, ...] = ()
-        try:
-            load_model(str(path))
-        except InputFileError as error:
-            problems = error.problems
-        # Faults of the config itself have a line; those of the network file that is made of it would not.
-        assert all(problem.line for problem in problems)
-
-    check()
+    keys = st.sampled_from(sorted(whole))
+    path = config(tmp_path, **whole | data.draw(st.dictionaries(keys, st.sampled_from(JUNK), min_size=1, max_size=3)))
+    problems: tuple[FileProblem, ...] = ()
+    try:
+        load_model(str(path))
+    except InputFileError as error:
+        problems = error.problems
+    # Faults of the config itself have a line; those of the network file that is made of it would not.
+    assert all(problem.line for problem in problems)
 
 
 def test_a_folder_without_a_config(tmp_path: Path) -> None:

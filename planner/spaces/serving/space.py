@@ -334,8 +334,8 @@ class ServingPlanSpace(PlanSpace):
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
         """The plan that the options spell out on exactly the GPUs of the question.
 
-        Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences
-        as fit are held.
+        Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read as the engine does, whole and one per
+        pass without one; as many sequences as fit are held.
         """
         gpus, values, chosen = self.resolved.request.gpus, single(self.degrees), []
         problems = left_open(self.degrees)
@@ -362,6 +362,12 @@ class ServingPlanSpace(PlanSpace):
                 chosen.append(f"etp {values['etp']}")
         if "dp" not in self.degrees and dp > 1:
             chosen.append(f"dp {dp}")
+        if not {"prefill_chunk", "prefill_batch"} & set(values):
+            workload = self.model.workload
+            chunk, together = workload.framework.defaults.prefill(workload.prompt_tokens, values.get("max_batch", 1))
+            values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
+            if values["prefill_chunk"]:
+                chosen.append(f"prefill chunk {chunk}")
         plan = ServingPlan(**values)
         if "max_batch" not in values:
             plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))

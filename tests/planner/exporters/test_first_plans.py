@@ -39,8 +39,8 @@ CASES = [(target, name, gpus) for target, rows in QUESTIONS.items() for name, co
 
 # One of every framework, of five networks; the others are asked before a release.
 FIRST = [
-    ("megatron", "mixtral-8x7b", 64), ("torchtitan", "llama3-70b", 64), ("deepspeed", "llama2-13b", 16),
-    ("nanotron", "llama3.2-1b", 8), ("accelerate", "qwen3-32b", 64),
+    ("megatron", "gpt3-175b", 1024), ("torchtitan", "qwen3-32b", 64), ("deepspeed", "llama2-13b", 16),
+    ("nanotron", "llama3.2-1b", 8), ("accelerate", "llama3-70b", 128),
 ]  # fmt: skip
 
 

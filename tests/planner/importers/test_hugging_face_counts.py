@@ -310,15 +310,12 @@ CASES: dict[str, tuple[Callable[[Config], int], st.SearchStrategy[Config]]] = {
 
 
 @pytest.mark.parametrize("model_type", CASES)
-def test_weights_are_those_of_the_formula(model_type: str) -> None:
+@settings(derandomize=True)
+@given(data=st.data())
+def test_weights_are_those_of_the_formula(model_type: str, data: st.DataObject) -> None:
     formula, configs = CASES[model_type]
-
-    @settings(derandomize=True)
-    @given(config=configs)
-    def check(config: Config) -> None:
-        assert graph_of(config).weight_count == formula(config)
-
-    check()
+    config = data.draw(configs)
+    assert graph_of(config).weight_count == formula(config)
 
 
 COUNTED = json.loads(Path(__file__).with_name("hugging_face_counts.json").read_text(encoding="utf-8"))["networks"]
