@@ -295,9 +295,8 @@ class Columns:
                     self.bound = max(self.bound, proven)
 
     def _decide(self, load: float, clock: Clock) -> Cover | None:
-        target = min(
-            self._guess.last_bin, int(np.floor(load / self.width + _ALMOST))
-        )  # sets up to it are within the load
+        # Sets up to it are within the load.
+        target = min(self._guess.last_bin, int(np.floor(load / self.width + _ALMOST)))
         for t, own in enumerate(self._guess.sets):
             for members in longest_intervals(own.graph, own.frontier.order, (target + 0.5) * self.width):
                 self.add(t, members)

@@ -299,8 +299,8 @@ class UpstreamTable:
         # G and -Z by the workers before a stage of row k that starts at the cut, plus r_k; the level is 0 for a stage with none after
         # it, else 1 + the stage's own level. No stage can stand before the greatest depth.
         self.entered = RowTable(*size[:2], size[2] + 1, num_workers=self.workers, planes=2)
-        # Least over the workers, (K, D + 1, L + 1).
-        self.least_entered_s = np.full((2, size[0], size[2] + 1, size[1]), np.inf)
+        # Least G over the workers, (K, D + 1, L + 1).
+        self.least_entered_s = np.full((size[0], size[2] + 1, size[1]), np.inf)
 
     def before(
         self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
@@ -350,12 +350,12 @@ class UpstreamTable:
         if not self.upstream.put(i, here, low):
             return
         entered = through_cut(self.cut_s[i], *here)
-        for x, (value, least) in enumerate(zip(entered, self.least_entered_s, strict=True)):
+        for x, value in enumerate(entered):
             deeper = np.concatenate([value, np.full((len(value), 1, value.shape[2]), np.inf)], axis=1)
             if self.levels.last[-1] > self.levels.first[-1]:  # the next depth may be of the same level
                 np.minimum(deeper[:, -1], value[:, -1], out=deeper[:, -1])
-            least[:, :, i] = deeper.min(axis=2)
             entered[x] = deeper
+        self.least_entered_s[:, :, i] = entered[0].min(axis=2)
         self.entered.put(i, entered, low, counts)
 
     def first_stage(self, i: int, here: list[FloatArray]) -> None:
@@ -366,12 +366,7 @@ class UpstreamTable:
         slack_s = (self.limit_s - self.m * (forward_s + backward_s) - after_s)[:, None]
         single, both = most_downstream_s(forward_s[:, None], backward_s[:, None], self.levels.last, self.m)
         downstream_s = np.minimum(slack_s + single, 0.5 * (slack_s + both)) + back_s[:, None]
-        row, level = np.nonzero(
-            (self.used[:, :, i] <= self.capacity)
-            & (downstream_s > -np.inf)
-            & (slack_s > 0)
-            & (self.starts[:, i, None] == 0)
-        )
+        row, level = np.nonzero((self.used[:, :, i] <= self.capacity) & (slack_s > 0) & (self.starts[:, i, None] == 0))
         here[0][row, level, counts[row]] = self.stage_s[row, i] + after_s[row]
         here[1][row, level, counts[row]] = -downstream_s[row, level]
 
@@ -392,9 +387,7 @@ class UpstreamTable:
         single, both = most_downstream_s(forward_s[:, None], backward_s[:, None], self.levels.last[:, None], self.m)
         slack_s, back_s = slack_s[:, None], back_s[:, None]
         single, both = slack_s + single + back_s, 0.5 * (slack_s + both) + back_s
-        before_s, most_s = self.least_entered_s[:, :, 1:, begins]
-        downstream_s = np.minimum(np.minimum(single - before_s, both - 0.5 * before_s), -most_s - length_s[:, None])
-        ok = (downstream_s > -np.inf) & (before_s < slack_s) & open_[:, None]
+        ok = (self.least_entered_s[:, 1:, begins] < slack_s) & open_[:, None]
         if np.isfinite(self.capacity):
             ok &= self.used[:, :, i, None] - self.used[:, :, begins] <= self.capacity
         row, level, begin = np.nonzero(ok)
@@ -412,6 +405,6 @@ class UpstreamTable:
             before_s, most_s = self.entered.take(row[b], first + begin[b], level[b] + 1, workers)
             downstream_s = np.minimum(single[b, None] - before_s, both[b, None] - 0.5 * before_s)
             np.minimum(downstream_s, -most_s - length_s[b, None], out=downstream_s)
-            taken = (downstream_s > -np.inf) & (before_s < slack_s[b, None])
+            taken = before_s < slack_s[b, None]  # not where before_s is inf: nothing leads there, and Z is -inf
             reduce_groups(into[0], np.where(taken, before_s + length_s[b, None], np.inf), row[b], level[b])
             reduce_groups(into[1], np.where(taken, -downstream_s, np.inf), row[b], level[b])
