@@ -6,7 +6,6 @@ Files are read as text: nothing in them is ever executed. To add a reader, write
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -291,10 +290,7 @@ def _size_of_cluster(cluster: Any, path: Path) -> str:
     """Devices of a cluster with a size, where neither an option nor the file of a run says how many there are."""
     from planner.files.loading import load_cluster
 
-    most = None
-    if cluster is not None:
-        with contextlib.suppress(PlannerError):  # one that cannot be loaded is reported with the question
-            most = load_cluster(cluster).cluster.max_devices
+    most = None if cluster is None else load_cluster(cluster).cluster.max_devices
     if most is None:
         raise UsageError(f"--gpus: is missing: {path.name} does not say how many GPUs it runs on; add --gpus N")
     return str(most)

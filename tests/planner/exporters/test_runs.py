@@ -216,6 +216,13 @@ def test_a_run_takes_the_size_of_the_cluster(tmp_path: Path, said: Any) -> None:
     assert "--gpus 16: all of the cluster; train.sh does not say how many GPUs it runs on" in err
 
 
+def test_a_run_names_a_cluster_that_cannot_be_loaded(tmp_path: Path, fails: Any) -> None:
+    run = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --tensor-model-parallel-size 2")
+    said = fails("estimate", "gpt3-1.3b", "--from", "megatron", str(run), "--cluster", "nonsense")
+    assert "cluster 'nonsense'" in said
+    assert "--gpus: is missing" not in said
+
+
 @pytest.mark.parametrize("command", ["estimate llama3-8b", "optimize llama3-8b", "compare --model llama3-8b"])
 def test_a_run_says_its_gpus(command: str, tmp_path: Path, fails: Any) -> None:
     path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --tensor-model-parallel-size 2")
