@@ -272,11 +272,11 @@ def _other_framework(space: Any, ranked: RankedPlan, target: str) -> tuple[str, 
     best = f"'planner optimize{mode}' with --framework {target} searches for one of its own"
     fitted = "" if request.calibration is None else load_calibration(request.calibration).calibration.framework
     plain = ""
+    if fitted:
+        plain = f" (both without calibration '{request.calibration}', which was fitted to runs of {fitted})"
+        request = dataclasses.replace(request, calibration=None, framework=framework)
+        ranked = space_of(resolve(request)).for_plan(plan).rank([plan])[0]
     try:
-        if fitted:
-            plain = f" (both without calibration '{request.calibration}', which was fitted to runs of {fitted})"
-            request = dataclasses.replace(request, calibration=None, framework=framework)
-            ranked = space_of(resolve(request)).for_plan(plan).rank([plan])[0]
         other = space_of(resolve(dataclasses.replace(request, framework=target))).for_plan(plan)
         problems = other.broken(plan)
         there = other.rank([plan])[0]

@@ -91,6 +91,6 @@ def _compared(folder: Path, row: dict[str, Any]) -> Checked:
     elif row["status"] == "refused" and len(versions := exporter_of(manifest["target"]).VERSIONS) > 1:
         names = ", ".join(name for name in versions if name != written_for)
         row |= {
-            "message": f"{row['message']} (the files are for {written_for}; --target-version {names} writes for another)"
+            "message": f"{row['message']} (the files are for {written_for}; other versions: {names}, by --target-version)"
         }
     return Checked(**row)

@@ -14,9 +14,12 @@ import pytest
 import planner
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
+from planner.core.errors import PlannerError
 from planner.core.numbers import byte_text, duration_text
+from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text
 from planner.importers.networks import load_model
+from planner.question.resolve import Resolved, resolve
 from tests.planner.conftest import about
 from tests.planner.mesh_answers import REQUEST, make_ranked, make_result
 
@@ -222,6 +225,24 @@ def test_a_calibration_says_nothing_of_another_framework(tmp_path: Path, said: A
     assert "(both without calibration 'vtrain', which was fitted to runs of megatron-deepspeed)" in err
 
 
+def test_an_error_under_the_framework_of_the_plan_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, fails: Any
+) -> None:
+    """What goes wrong there without the calibration says nothing of the framework of the target."""
+    file, plan = tmp_path / "plan.yaml", "gpt3-1.3b --gpus 8 --batch 64 --calibration vtrain"
+    answer("estimate", *plan.split(), "-q", "--export", file)
+
+    def resolved(request: Request) -> Resolved:
+        if request.calibration is None and request.framework == "megatron-deepspeed":
+            raise PlannerError("not without it")
+        return resolve(request)
+
+    monkeypatch.setattr("planner.exporters.plans.resolve", resolved)
+    said = fails("export", file, "--to", "megatron", "-o", tmp_path / "run")
+    assert "not without it" in said
+    assert "does not run its network" not in said
+
+
 def test_what_another_framework_does_not_run_is_said(tmp_path: Path, said: Any, answer: Any) -> None:
     """Megatron-LM recomputes some blocks of a stage, and torchtitan all."""
     file = tmp_path / "plan.yaml"
@@ -385,4 +406,4 @@ def test_a_refusal_names_the_other_versions_of_a_target(
     plan = _plan_file(tmp_path, dataclasses.replace(PLAN, pp=1, vpp=1, schedule="1f1b"))
     out, _ = said("export", plan, "--to", "torchtitan", "--check", "-o", tmp_path / "run", code=1)
     assert "torchtitan: refused" in out
-    assert "(the files are for 2026-08; --target-version v0.3.0, v0.2.2 writes for another)" in " ".join(out.split())
+    assert "(the files are for 2026-08; other versions: v0.3.0, v0.2.2, by --target-version)" in " ".join(out.split())
