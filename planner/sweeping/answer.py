@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("model", "cluster", "device", "calibration", "framework")  # names or paths
 # What an answer does not depend on.
-_WORDS_ONLY = ("command_line", "changed")
+_WORDS_ONLY = ("command_line", "changed", "origins")
 
 
 def to_plain(request: Request) -> dict[str, Any]:

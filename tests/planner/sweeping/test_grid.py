@@ -78,7 +78,8 @@ def test_cells_in_the_order_of_the_axes() -> None:
 def test_the_key_follows_the_question_the_files_and_the_version(tmp_path: Path) -> None:
     plain = to_plain(FULL)
     key = key_of(plain, {"model": "a"}, "1")
-    assert key_of({**plain, "command_line": "planner sweep again"}, {"model": "a"}, "1") == key
+    for words in ({"command_line": "planner sweep again"}, {"origins": {"precision": "train.sh"}}):
+        assert key_of({**plain, **words}, {"model": "a"}, "1") == key
     different = [
         key_of({**plain, "gpus": 65}, {"model": "a"}, "1"),
         key_of(plain, {"model": "b"}, "1"),
