@@ -65,7 +65,7 @@ class NetworkShape:
         precision: Precision | None = None,
     ) -> NetworkShape:
         """Collect the numbers; ``precision``: that of weights which are served."""
-        heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
+        heads, kv_heads, widths, experts, expert_widths, shared_widths, positions = (set[int]() for _ in range(7))
         causal = False
         for kind in modules.kinds:
             for index, role in zip(kind.layers, roles_of(graph, kind), strict=True):
@@ -77,6 +77,7 @@ class NetworkShape:
                 elif layer.kind == "moe":
                     experts.add(layer.params.experts)
                     expert_widths.add(layer.params.ffn)
+                    shared_widths |= {layer.params.shared_width} - {0}
                 elif role.role == "row":
                     widths.add(layer.input_shapes[0][0])
                 if kind.is_block and len(layer.output_shape) == 2:
@@ -97,7 +98,7 @@ class NetworkShape:
             fewest_micro_batches=framework.rules.fewest_micro_batches,
             groups=framework.rules.groups,
             schedules=tuple(framework.rules.runs("schedule", SCHEDULES)),
-            pieces=_pieces(graph, framework, sorted(widths), precision),
+            pieces=_pieces(graph, framework, sorted(widths | shared_widths), precision),
             expert_pieces=_blocks(sorted(expert_widths), framework, precision, "moe"),
             cluster=cluster,
         )

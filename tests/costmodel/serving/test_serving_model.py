@@ -416,6 +416,16 @@ def test_an_engine_cuts_no_blocks_of_experts() -> None:
     assert "etp 32 does not divide the blocks of 128" in " ".join(broken_serving_rules(shape, P(tp=32, etp=32)))
 
 
+def test_an_engine_cuts_no_blocks_of_shared_experts() -> None:
+    """tp splits those of Qwen3-Next: 512 features are 4 blocks."""
+    graph = load_model("qwen3-next-80b-a3b").graph
+    shape = NetworkShape.of(graph, fold(graph), 1, VLLM, precision=PRECISIONS["fp8-blockwise"])
+    assert not broken_serving_rules(shape, P(tp=4, ep=4))
+    assert broken_serving_rules(shape, P(tp=8, ep=8)) == [
+        "tp 8 does not divide the blocks of 128 of a width of 512, of which vllm gives ranks equally many"
+    ]
+
+
 def test_an_engine_pads_the_vocabulary() -> None:
     """vLLM pads 152,000 rows to 2,375 x 64, which tp 3 does not divide; 2,400 x 64 it does."""
     for rows, said in ((152_000, "tp 3 does not divide the 152,000 rows of the padded vocabulary"), (153_570, "")):
