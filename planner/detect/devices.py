@@ -92,8 +92,8 @@ def number_text(value: float) -> str:
     return f"{value:.6g}"
 
 
-# What a core reads and writes in its second-level cache: PyTorch's copies, sums and maxima of 0.5 to 1 MB took 61 to 67 GB/s on one
-# Intel Xeon of family 6, model 207.
+# What a core reads and writes in its second-level cache: copies, sums and maxima of 0.5 to 1 MB took 61 to 67 GB/s on one core of an
+# Intel Xeon of family 6, model 207 (measured for this planner with PyTorch 2.13, November 2026). For other processors it is an assumption.
 _CACHE_BYTES_PER_S = 65e9
 # What processors are compared with.
 _PROCESSOR = "cpu-xeon-8480"

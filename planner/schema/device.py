@@ -135,6 +135,14 @@ class DeviceFile(FileModel):
     @model_validator(mode="after")
     def _sources_name_keys(self) -> Self:
         check_sources(self.source, type(self))
+        stated = self.efficiency.model_dump(exclude_unset=True)
+        if stated.get("cache_bytes") and "cache_speedup" not in stated:
+            # Its default of 1 would leave the caches out without a word.
+            fail(
+                "cache_bytes needs cache_speedup, the rate of the caches over that of a long stream from memory "
+                "('planner detect' writes both)",
+                at="efficiency",
+            )
         try:
             self.to_domain()
         except DeviceError as error:

@@ -340,6 +340,7 @@ def messages(model: type[DeviceFile] | type[ClusterFile], content: dict[str, Any
         ),
         ({"efficiency": {"matmul_fraction": "high"}}, "expected a number"),
         ({"efficiency": {"tile_half": True}}, "expected a number"),
+        ({"efficiency": {"cache_bytes": 2e6}}, "cache_bytes needs cache_speedup"),
         ({"source": {"peek": "datasheet"}}, "'peek' is not a key of this file; did you mean 'peak'?"),
     ],
 )
