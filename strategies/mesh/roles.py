@@ -14,7 +14,7 @@ from costmodel.tolerances import EQUAL
 from strategies.limits import SPEED_KEPT, Clock
 from strategies.mesh.framework_rules import within
 from strategies.mesh.search import search_part
-from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshRestriction, MeshSettings
+from strategies.mesh.settings import POWERS, Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 
 # The plan of least memory may score so much more than the best.
 HEADROOM_WITHIN = 0.05
@@ -28,9 +28,12 @@ _ON_DEVICE: Mapping[str, Values] = {"offload_optimizer": False, "offload_activat
 
 def first_of(model: MeshModel, settings: MeshSettings, clock: Clock) -> MeshCandidate | None:
     """The best plan within some limits that is found before the clock is over; None where there is none."""
-    asked = replace(settings, top=1, distinct=None, wall_s=clock.left_s)
-    found = search_part(model, asked).candidates
+    found = _first(model, settings, clock).candidates
     return found[0] if found else None
+
+
+def _first(model: MeshModel, settings: MeshSettings, clock: Clock) -> MeshOutcome:
+    return search_part(model, replace(settings, top=1, distinct=None, wall_s=clock.left_s))
 
 
 def _memory_bytes(model: MeshModel, candidate: MeshCandidate) -> float:
@@ -147,12 +150,15 @@ def usual_stages(
 
 def as_published(
     model: MeshModel, settings: MeshSettings, published: Mapping[str, Values], clock: Clock
-) -> MeshCandidate | None:
-    """The best plan with settings that somebody published, on any number of GPUs; None where none is legal and fits."""
+) -> MeshOutcome:
+    """The best plan with settings that somebody published, on any number of GPUs.
+
+    Where the outcome has none, none is legal and fits, unless the search was stopped (`out_of_time`, `interrupted`).
+    """
     part = MeshRestriction()
     for name, wanted in {**_ON_DEVICE, **published}.items():
         narrower = within(part, name, wanted)
         if narrower is None:
-            return None
+            return MeshOutcome()
         part = narrower
-    return first_of(model, replace(settings, restriction=part), clock)
+    return _first(model, replace(settings, restriction=part), clock)

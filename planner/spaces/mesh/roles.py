@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.numbers import byte_text
+from planner.core.objectives import best_word
 from planner.spaces.base import Found
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
 from strategies.limits import Clock
@@ -19,7 +20,7 @@ from strategies.mesh.roles import (
     most_headroom,
     usual_stages,
 )
-from strategies.mesh.settings import MeshCandidate, MeshSettings
+from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 from strategies.mesh.simplest import REQUIRED
 
 if TYPE_CHECKING:
@@ -76,31 +77,48 @@ def _published(space: MeshPlanSpace, settings: MeshSettings, answer: Answer, clo
         return (abs(math.log(plan.seq / space.seq)), abs(math.log(plan.gpus / gpus)))
 
     nearest = sorted(space.resolved.model.published_plans, key=distance)
+    outcomes = []
     for plan in nearest:
-        found = as_published(space.model, settings, plan_settings(plan.settings), clock)
-        if found is not None:
-            return [_role(space, answer, "published", found, plan.source)]
+        outcomes.append(as_published(space.model, settings, plan_settings(plan.settings), clock))
+        if outcomes[-1].candidates:
+            return [_role(space, answer, "published", outcomes[-1].candidates[0], plan.source)]
     return [
         Role(
             name="published",
             plan=None,
             source=plan.source,
-            why_not=why_not(space, settings, plan_settings(plan.settings), clock),
+            why_not=_NOT_FOUND
+            if _is_stopped(outcome)
+            else why_not(space, settings, plan_settings(plan.settings), clock),
         )
-        for plan in nearest[:1]
+        for plan, outcome in zip(nearest[:1], outcomes[:1], strict=True)
     ]
+
+
+_NOT_FOUND = "was not found in the time left"
+
+
+def _is_stopped(outcome: MeshOutcome) -> bool:
+    """Whether a search ended early, so that to find nothing does not mean that there is nothing."""
+    return outcome.out_of_time or outcome.interrupted
 
 
 def why_not(space: MeshPlanSpace, settings: MeshSettings, wanted: Mapping[str, Values], clock: Clock) -> str:
     """Why no plan has the settings that somebody published: the memory, the framework, or the network, the batch and the GPUs."""
     roomy = dataclasses.replace(settings, capacity_bytes=math.inf)
-    found = as_published(space.model, roomy, wanted, clock)
-    if found is not None:
-        need = float(space.model.evaluate_plans([found.plan]).memory_bytes[0])
-        return f"does not fit here: it needs {byte_text(need)} per GPU, and the limit is {byte_text(settings.capacity_bytes)}"
-    found = as_published(space.model, dataclasses.replace(roomy, obeys_framework=False), wanted, clock)
-    if found is not None:
-        return f"is not legal here: {space.broken(found.plan)[0]}"
+    outcome = as_published(space.model, roomy, wanted, clock)
+    if outcome.candidates:
+        need = float(space.model.evaluate_plans([outcome.candidates[0].plan]).memory_bytes[0])
+        form = "one form of it" if _is_stopped(outcome) else f"its {best_word(space.objective).lower()} form"
+        return f"does not fit here: {form} needs {byte_text(need)} per GPU, and the limit is {byte_text(settings.capacity_bytes)}"
+    if _is_stopped(outcome):
+        return _NOT_FOUND
+    outcome = as_published(space.model, dataclasses.replace(roomy, obeys_framework=False), wanted, clock)
+    if outcome.candidates:
+        rule = next(iter(space.broken(outcome.candidates[0].plan)), "the framework does not run its settings")
+        return f"is not legal here: {rule}"
+    if _is_stopped(outcome):
+        return _NOT_FOUND
     return "is not legal here: no division of this network and batch over so many GPUs has its settings"
 
 

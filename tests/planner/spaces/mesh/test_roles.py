@@ -23,8 +23,9 @@ from planner.report.text import plain_text
 from planner.schema.settings import plan_settings
 from planner.spaces.ask import optimize
 from planner.spaces.mesh.roles import why_not
-from planner.spaces.mesh.space import EFFORT, mesh_space
+from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.limits import Clock
+from strategies.mesh.settings import DISTINCT
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
 ROOMY = make_ranked(dataclasses.replace(PLAN, tp=4), 20.6, memory_bytes_per_gpu=30.0 * 2**30)
@@ -94,7 +95,7 @@ def test_fewer_gpus_and_what_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("options", "wanted", "words"),
     [
-        ({"memory_limit": "9 GiB"}, {"tp": 1}, r"does not fit here: it needs [0-9.]+ GiB per GPU, and the limit is 9\.00 GiB"),
+        ({"memory_limit": "9 GiB"}, {"tp": 1}, r"does not fit here: its fastest form needs \d\S+ GiB per GPU, and the limit is 9\.00 GiB"),
         ({"framework": "deepspeed"}, {"schedule": "interleaved"}, "is not legal here: schedule interleaved: pipelines of DeepSpeed"),
         ({}, {"tp": 7}, "is not legal here: no division of this network"),
     ],
@@ -106,12 +107,40 @@ def test_a_published_plan_that_is_missing_says_why(options: Any, wanted: Any, wo
     assert re.match(words, why_not(space, settings, plan_settings(wanted), Clock(limit_s=60.0)))
 
 
+@pytest.mark.parametrize(
+    ("framework", "wanted"), [("", {"tp": 1}), ("deepspeed", {"tp": 1}), ("deepspeed", {"schedule": "interleaved"})]
+)
+@pytest.mark.parametrize(("effort", "seconds"), [(EFFORT, 0.0), (0, 60.0)])
+def test_a_published_plan_that_a_stopped_search_did_not_find_may_exist(
+    framework: str, wanted: Any, effort: float, seconds: float
+) -> None:
+    question = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=8, seq=2048, framework=framework)
+    space = mesh_space(resolve(question))
+    settings = dataclasses.replace(space.settings(), effort=effort)
+    reason = why_not(space, settings, plan_settings(wanted), Clock(limit_s=seconds))
+    assert reason == "was not found in the time left"
+
+
+def test_a_published_plan_that_only_the_framework_rules_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Request(model="llama3-8b", gpus=8, cluster="dgx-h100", batch=8, seq=2048, framework="deepspeed")
+    space = mesh_space(resolve(question))
+    settings = dataclasses.replace(space.settings(), effort=EFFORT)
+    monkeypatch.setattr(MeshPlanSpace, "broken", lambda *_: [])
+    reason = why_not(space, settings, plan_settings({"schedule": "interleaved"}), Clock(limit_s=60.0))
+    assert reason == "is not legal here: the framework does not run its settings"
+
+
 def test_what_is_left_out_of_the_table_is_named(answered: Any) -> None:
     (note,) = (note for note in answered.notes if note.code == "similar_plans_left_out")
     table = next(block for block in search_report(answered).blocks() if isinstance(block, Table))
     assert table.caption[-1] == note
-    named = {role.name for role in answered.roles if role.plan not in answered.listed}
-    assert set(note.values["roles"] or ()) <= named
+    listed = [plan.plan for plan in answered.listed]
+
+    def is_copy(plan: MeshPlan) -> bool:
+        return any(all(getattr(plan, name) == getattr(other, name) for name in DISTINCT) for other in listed)
+
+    beside = [role for role in answered.roles if role.plan and role.plan.plan not in listed]
+    assert (note.values["roles"] or []) == [role.name for role in beside if is_copy(role.plan.plan)]
 
 
 def test_one_gpu_has_no_roles() -> None:
