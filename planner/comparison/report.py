@@ -53,6 +53,8 @@ _ASKED_OF_NETWORKS = ("cluster", "precision")
 _DEVICE_TERMS = frozenset({"compute_s", "recompute_s", "optimizer_s", "decode_compute_s"})
 # Smaller changes, relative to the slower plan, only make a sentence longer.
 _LEAST = 0.01
+# Of the slower plan's time: what is smaller is what sums are rounded by, not a part.
+_NOISE = 1e-4
 _MOST_TERMS = 3
 # What plans have beyond the space that a search goes through.
 _OF_ITS_OWN = ("stage_blocks", "stage_recompute", "block_splits")
@@ -99,7 +101,7 @@ def why(comparison: Comparison, n: int) -> str:
 
 
 def _overlap(fast: Item, slow: Item) -> bool:
-    """Whether the interval of the slower begins before that of the faster ends; those of frameworks are errors of different runs."""
+    """Whether two 80 % intervals overlap. Each framework has its own, from its own runs, so their errors do not cancel."""
     high, low = fast.step_time_high_s, slow.step_time_low_s
     return high is not None and low is not None and low < high
 
@@ -111,16 +113,17 @@ def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = Fal
     saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
     paid = sorted((c for c in changes if c[1] > _LEAST * scale), key=lambda c: -c[1])[:_MOST_TERMS]
     batches = comparison.items[fast].batches(comparison.items[slow])
+    causes = _causes(comparison, saved[0][0], fast, slow) if saved else ""
     # What is not named, so that what is adds up to the difference.
     whole = sum(change for _, change in changes)
     rest = whole - sum(change for _, change in (*saved, *paid))
-    if (saved or paid) and abs(rest) > _LEAST * abs(whole):
+    if (saved or paid) and abs(rest) > max(_LEAST * abs(whole), _NOISE * scale):
         (saved if rest < 0 else paid).append((Row(key="", name="other parts", values=()), rest))
     if not saved and not paid:
         return batches if is_equal or batches else " No term differs by more than 1 %."
     sentence = ""
     if saved:
-        sentence = f" It saves {_listed(saved, _causes(comparison, saved[0][0], fast, slow))}"
+        sentence = f" It saves {_listed(saved, causes)}"
     if paid:
         sentence += (", and pays " if saved else " It pays ") + _listed(paid)
     return f"{sentence}.{batches}"

@@ -667,9 +667,10 @@ def _why(best: RankedPlan, data: RankedPlan | None) -> list[Note]:
     least = 0.01 * data.step_time_s
     gains = {n: -changes[n] for n in sorted(changes, key=lambda n: changes[n]) if changes[n] < -least}
     prices = {n: changes[n] for n in sorted(changes, key=lambda n: -changes[n]) if changes[n] > least}
-    rest = best.step_time_s - data.step_time_s + sum(gains.values()) - sum(prices.values())
-    if abs(rest) > 0.01 * abs(best.step_time_s - data.step_time_s):
-        (gains if rest < 0.0 else prices)["other parts"] = abs(rest)
     if not gains:
         return [Note("family_wins_narrowly", family=best.family)]
+    whole = best.step_time_s - data.step_time_s
+    rest = whole + sum(gains.values()) - sum(prices.values())
+    if abs(rest) > max(0.01 * abs(whole), 1e-4 * data.step_time_s):
+        (gains if rest < 0.0 else prices)["other parts"] = abs(rest)
     return [Note("family_wins", family=best.family, workers=data.workers, saved_s=gains, paid_s=prices or None)]

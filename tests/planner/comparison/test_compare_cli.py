@@ -315,6 +315,20 @@ def test_what_is_saved_and_paid_adds_up() -> None:
     assert why(comparison, 1).endswith("It saves 500 ms of tensor-parallel communication and 90.0 ms of other parts.")
 
 
+def test_rounding_is_no_part_and_the_rest_has_no_cause() -> None:
+    """1 us of 10 s is over 1 % of a difference of next to nothing; savings too small to name have no setting behind them."""
+    terms = {"compute_s": 5.5, "tp_exposed_s": 4.5, "bubble_s": 1e-6}
+    equal = compare_items([item("a"), item("b", step_time_s=10.000001, time_parts=terms)])
+    assert "other parts" not in why(equal, 1)
+    small = {"compute_s": 5.91, "tp_exposed_s": 3.91, "bubble_s": 0.11}
+    settings = {"workers": "8", "tp": "2", "pp": "4", "num_micro_batches": "8"}
+    asked = {"mode": "training", "model": "net", "global batch": "8", "cluster": "d"}
+    comparison = compare_items(
+        [item("a"), item("b", step_time_s=9.93, time_parts=small, settings=settings, question=asked)]
+    )
+    assert "It saves 180 ms of other parts, and pays 110 ms of" in why(comparison, 1)
+
+
 def test_intervals_of_two_frameworks_that_overlap_are_said() -> None:
     first, second = ({"mode": "training", "model": "net", "framework": name} for name in "ab")
     ends: dict[str, object] = {"step_time_low_s": 7.0, "step_time_high_s": 12.0}
