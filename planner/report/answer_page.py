@@ -15,7 +15,17 @@ from planner.report.figures.standard import memory, serving_pareto, shown_plans,
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
 from planner.report.frameworks import frameworks_blocks
-from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
+from planner.report.page import (
+    Cell,
+    block_html,
+    caption_html,
+    escaped,
+    facts,
+    json_text_for_script,
+    page,
+    table,
+    table_html,
+)
 from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
 from planner.report.what_if import WHAT_IF_STYLE
@@ -162,7 +172,7 @@ def answer_page(
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
         _plans_table(shown_plans(answer), answer.objective),
-        *(f"<p>{escaped(text)}</p>" for block in blocks if isinstance(block, Table) for text in block.caption),
+        *(caption_html(block) for block in [block for block in others if isinstance(block, Table)][:1]),
         *(block_html(block, without=(*_ELSEWHERE, *first_facts(answer))) for block in known),
     ]
     titles = [section.title for section in every]

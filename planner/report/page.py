@@ -222,7 +222,12 @@ def table_html(block: Table, *, cards: bool = False) -> str:
         [[row[n] for n in keep] for row in rows],
         text=[keep.index(n) for n in text if n in keep],
         broad=next((keep.index(n) for n in keep if cards and block.columns[n].flexible), None),
-    )
+    ) + caption_html(block)
+
+
+def caption_html(block: Table) -> str:
+    """The sentences below a table."""
+    return "".join(f"\n<p>{escaped(text)}</p>" for text in block.caption)
 
 
 def _column_title(title: str, unit: str) -> str:

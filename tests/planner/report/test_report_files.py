@@ -403,6 +403,7 @@ def test_ways_to_serve_have_a_page(tmp_path: Path) -> None:
     root = parsed(target)
     assert {"tpot", "ttft", "memory"} <= {figure.attrib["id"] for figure in root.iter("figure")}
     assert {"Plans", "Time per token", "Assumptions", "Provenance"} <= set(texts(root, "h2"))
+    assert sum("how many GPUs split" in text for text in texts(root, "p")) == 1  # the legend
 
 
 @pytest.mark.parametrize(
