@@ -201,7 +201,7 @@ def _in_whole_pieces(pieces: Sequence[tuple[int, str]], degree: IntArray) -> Boo
 
 def _pieces_message(framework: str, name: str, degree: int, pieces: Sequence[tuple[int, str]]) -> str:
     cut = [words for count, words in pieces if count % degree]
-    return f"{name} {degree} does not divide {' and '.join(cut)}, of which {framework} gives ranks equally many"
+    return f"{name} {degree} does not divide {' and '.join(cut)}: {framework} needs equal shares on every rank"
 
 
 SERVING_RULES: tuple[Rule, ...] = (

@@ -26,7 +26,7 @@ SENTENCES: Mapping[str, str] = {
         "[; it fits with --max-batch {max_batch}][; no number of sequences fits; use {more}]"
     ),
     # of a mesh
-    "plans_not_counted": "the space holds more plans than are stated: the time limit came before all were counted",
+    "plans_not_counted": "the space holds more plans than were counted: the time limit came before all were counted",
     "similar_plans_left_out": (
         "Near-copies (same tp, ep, pp, ZeRO stage, number of micro-batches and schedule) are left out[, {roles:roles} above among them]; "
         "--no-diverse shows them."

@@ -38,6 +38,7 @@ from planner.core.numbers import (
     time_unit,
 )
 from planner.core.objectives import best_word, better_word, cost_of, cost_text, objective_columns
+from planner.core.request import WELL_TUNED_WORDS
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
 from planner.report.legend import legend
@@ -160,7 +161,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     notes = [note for note in answer.notes if note not in under]
     return [
         *verdict_blocks(
-            f"Best, under {answer.setting.framework or 'no framework'}" if answer.frameworks else "Best",
+            f"Best, under {answer.setting.framework or WELL_TUNED_WORDS}" if answer.frameworks else "Best",
             best.summary,
             facts,
         ),
@@ -210,7 +211,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
         limit = plan.memory_capacity_bytes
         chance = chance_text(errors.probability(limit, plan.memory_there_bytes))
         memory += f" (by {errors_words(errors, answer.setting.framework)}); "
-        memory += f"{'limit' if plan.fits else 'too much: the limit is'} {byte_text(limit)} ({chance} likely)"
+        memory += f"{'limit' if plan.fits else 'too much: the limit is'} {byte_text(limit)} ({chance} likely to fit)"
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
@@ -543,7 +544,7 @@ class SpaceReport(ReportParts):
 
 
 def bottleneck_columns(plans: Sequence[RankedPlan], priority: int) -> list[Column]:
-    """What plans take longest for; nothing where several agree, since that of the first stands above them."""
+    """What plans take longest for; nothing where all agree, since that of the first stands above them."""
     cells = tuple(plan.bottleneck for plan in plans)
     return [] if len(cells) > 1 == len(set(cells)) else [Column("bottleneck", cells, priority, is_text=True)]
 

@@ -8,7 +8,7 @@ from typing import Any
 from planner.core.answer import Answer, FrameworkPlan, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Table
 from planner.core.numbers import byte_text, duration_text, duration_unit, percent
-from planner.core.request import WELL_TUNED
+from planner.core.request import WELL_TUNED, WELL_TUNED_WORDS
 from planner.report.tables import SURE, fits_columns
 from planner.report.uncertainty import interval_text
 
@@ -68,7 +68,7 @@ def is_of_frameworks(heading: Heading) -> bool:
 
 
 def _name(row: FrameworkPlan) -> str:
-    return "no framework" if row.framework == WELL_TUNED else row.framework
+    return WELL_TUNED_WORDS if row.framework == WELL_TUNED else row.framework
 
 
 def _interval(plan: RankedPlan) -> str:

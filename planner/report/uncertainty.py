@@ -77,7 +77,7 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
     >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
-    >>> benchmark_sentence(sure, 3)[0].text.partition(" --")[0]
+    >>> benchmark_sentence(sure, 3)[0].text.partition(" Add")[0]
     "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
     >>> benchmark_sentence(one, 2)[0].text
@@ -88,7 +88,9 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
     >>> said[0]
     'benchmark plans 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability)'
     >>> said[1]
-    '--export FILE --pick N writes one to run (docs/optimize.md).'
+    'Add --export FILE --pick N to write one to run (docs/optimize.md).'
+    >>> benchmark_sentence(unsure, 3)[0].text.partition("). ")[2]
+    'Add --top 4 to see them all, and --export FILE --pick N to write one to run (docs/optimize.md).'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -119,10 +121,10 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
     elif len(ranks) > _SHORT_LIST:
         beyond = max(near or ranks)
     top = beyond - first + 1
-    more = f" --top {top} shows them all." if top > plans else ""
+    options = [f"--top {top} to see them all"] if top > plans else []
     if len(near if len(ranks) > _SHORT_LIST and near else ranks) > 1:
-        wide = f"--top {top} " if top > plans else ""
-        more = f" {wide}--export FILE --pick N writes one to run (docs/optimize.md)."
+        options.append("--export FILE --pick N to write one to run (docs/optimize.md)")
+    more = f" Add {', and '.join(options)}." if options else ""
     return [Sentence(f"{text}{more}{_unlikely_first(bars, first)}")]
 
 

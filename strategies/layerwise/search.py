@@ -1,4 +1,4 @@
-"""The search over the whole stated space: every worker count by the exact per-layer solvers, and pipelines.
+"""The search over the whole space: every worker count by the exact per-layer solvers, and pipelines.
 
 What is returned is evaluated by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
 """

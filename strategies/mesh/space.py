@@ -1,6 +1,6 @@
 """The space of mesh plans, built dimension by dimension: a combination that breaks a rule is never made.
 
-The stated space: every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of
+It holds every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of
 any size that the rules allow (`costmodel.mesh.rules`); with and without sequence parallelism; every kind of context
 parallelism, schedule, ZeRO stage, rank order (orders that number the ranks alike are one); no, selective and full
 recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host; where a domain of fast

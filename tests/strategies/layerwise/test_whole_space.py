@@ -1,4 +1,4 @@
-"""The whole search against brute force over the whole stated space, on networks small enough, with memory caps."""
+"""The whole search against brute force over the whole space, on networks small enough, with memory caps."""
 
 from __future__ import annotations
 
