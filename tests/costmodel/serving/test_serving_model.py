@@ -422,7 +422,7 @@ def test_an_engine_cuts_no_blocks_of_shared_experts() -> None:
     shape = NetworkShape.of(graph, fold(graph), 1, VLLM, precision=PRECISIONS["fp8-blockwise"])
     assert not broken_serving_rules(shape, P(tp=4, ep=4))
     assert broken_serving_rules(shape, P(tp=8, ep=8)) == [
-        "tp 8 does not divide the blocks of 128 of a width of 512, of which vllm gives ranks equally many"
+        "tp 8 does not divide the blocks of 128 of a width of 512: vllm needs equal shares on every rank"
     ]
 
 
