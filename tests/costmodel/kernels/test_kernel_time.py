@@ -46,7 +46,7 @@ def gemm_s(device: Device, m: float, n: float, k: float, count: float = 1.0, alg
 
 @given(extent, extent, extent, scale, algorithms)
 def test_more_work_never_takes_less_time(m: int, n: int, k: int, factor: float, algorithm: str) -> None:
-    base = gemm_s(A100, m, n, k, algorithm=algorithm)
+    base = gemm_s(A100, m, n, k, algorithm=algorithm) * (1 - 1e-12)  # sums may differ in the last digit
     for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
         assert gemm_s(A100, *bigger, algorithm=algorithm) >= base
     assert gemm_s(A100, m, n, k, factor, algorithm) >= base
