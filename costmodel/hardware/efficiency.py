@@ -55,8 +55,8 @@ class Efficiency:
         Share of the shorter of arithmetic and memory traffic that the longer one hides: 1 where thousands of threads wait for memory while
         others compute; 0 where a core that waits computes nothing.
     host_overlap : float
-        The same of the passes of a layer and of what their host takes to start them: 1 where a host runs ahead of its device; 0 where the
-        device is its own host.
+        Share of the shorter of a layer's kernels and the time that the host takes to start them that the longer one hides: 1 where a host
+        runs ahead of its device; 0 where the device is its own host.
     cache_bytes : float
         Of what a kernel reads and writes, what stays in caches when it is timed over and over.
     cache_speedup : float

@@ -136,7 +136,7 @@ class MeshAssumptions:
     )
     split_launch_s: float = assumption(
         0.0,
-        "what a kernel takes the host besides, where tensor parallelism splits the matrices: in the backward pass as in the forward pass",
+        "time that the host takes for each kernel besides host_launch_s, in both passes, where tensor parallelism splits matrices",
         "none unless a framework says otherwise: ranks of Megatron-LM hold plain tensors, PyTorch's DTensor finds in Python how each "
         "operator is split",
     )

@@ -61,15 +61,14 @@ def _asked(row: Row) -> _Deployment:
     measured_s = {name: value * 1e-3 for name, value in measured.items() if value is not None}
     if not measured_s:
         raise RowSkipped("no measured time", needs=(tuple(_MEASURED),))
-    counts = {name: row.count(name) for name in ("prompt", "output", "concurrency")}
-    for name, count in counts.items():
-        if count is None:
+    for name in ("prompt", "output", "concurrency"):
+        if row.count(name) is None:
             raise RowSkipped(f"no {name} is stated", needs=((name,),))
+    prompt, output, concurrency = row.counts("prompt", "output", "concurrency")
     framework, machine = framework_of_row(row), machine_of(row)
     if framework.name and not framework.serves:
         raise RowSkipped(f"framework {framework.name} trains networks and serves none")
     number_format = format_of(row, "bf16")
-    prompt, output, concurrency = (count or 1 for count in counts.values())
     graph, node = network_of(row, number_format), usual_node(machine.cluster)
     return _Deployment(
         machine=machine,
@@ -113,7 +112,8 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     asked = row.meaning = row.meaning or _asked(row)
     machine, plan = asked.machine, asked.plan
     model, active = _model(asked, preset)
-    broken = broken_serving_rules(model.shape, plan)  # of the network: what was measured ran
+    # Rules of the network alone: its engine did run what was measured.
+    broken = broken_serving_rules(model.shape, plan)
     if broken:
         raise RowSkipped(f"the cost model takes the plan for impossible: {broken[0]}")
     times = model.times(ServingBatch.from_plans([plan]))
