@@ -41,8 +41,9 @@ from costmodel.hardware.host import Host
 AT_BEST = -1
 
 
-# How data get from a device to a port: the port reads the device's memory, the host's memory, or the host sends them by TCP.
-Transport = Literal["direct", "host", "tcp"]
+# How data get from a device to a port: the port reads the device's memory, the host's memory, or the host sends them by TCP. Processors
+# of one host that exchange by gloo do so by sockets, too, with no port in between.
+Transport = Literal["direct", "host", "tcp", "gloo"]
 
 
 class ClusterError(ValueError):
@@ -67,7 +68,7 @@ def port_limit(transport: Transport, host: Host | None, connections_bytes_per_s:
     >>> [port_limit(way, host, 4 * 1.25e9) / 1e9 for way in ("direct", "host", "tcp")]
     [inf, 6.0, 5.0]
     """
-    staged = math.inf if host is None or transport == "direct" else host.staged_bytes_per_s
+    staged = math.inf if host is None or transport in ("direct", "gloo") else host.staged_bytes_per_s
     return min(staged, connections_bytes_per_s) if transport == "tcp" else staged
 
 
@@ -227,6 +228,11 @@ class Cluster:
                     f"{where}: a port is shared by {own.shared_by} devices, which does not divide the {inside} of a unit"
                 )
             inside *= own.size or 1
+
+    @property
+    def library(self) -> Literal["nccl", "gloo"]:
+        """Of collectives."""
+        return "gloo" if self.levels[0].transport == "gloo" else "nccl"
 
     @property
     def max_devices(self) -> int | None:

@@ -84,9 +84,15 @@ class Protocol:
         Pieces that a rank of a ring may send its neighbour before the first is acknowledged.
     most_bytes : float
         Bytes to each rank up to which the library takes it.
+    library : "nccl", "engine" or "gloo"
+        Whose it is: of NCCL and its like, of serving engines, of gloo.
+    wakes : float
+        Latencies of a step that waking the library's own threads takes, once.
     """
 
     name: str
+    library: str = "nccl"
+    wakes: float = 0.0
     latency: tuple[float, float] = (1.0, 1.0)
     post: tuple[float, float] = (1.0, 1.0)
     rate: tuple[float, float] = (1.0, 1.0)
@@ -124,10 +130,16 @@ _TO_EACH = (replace(_LL, most_bytes=16384.0), _SIMPLE)
 # Kernels of serving engines that read the memory of other devices (vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
 # customAllReduceKernels.cu), which devices of one domain can: a flag as in LL. Rate and time per partner are fitted to TensorRT-LLM's
 # all-reduces of 256 B to 1 MB on A100 and H100 (AIConfigurator).
-_READ = Protocol(name="read", latency=(0.18, 0.0), post=(0.04, 0.0), rate=(0.75, 1.0), stays_in_domain=True)
+_READ = Protocol(
+    name="read", latency=(0.18, 0.0), post=(0.04, 0.0), rate=(0.75, 1.0), stays_in_domain=True, library="engine"
+)
 # Kernels that exchange tokens between experts start messages themselves, without a process of the host (NVSHMEM, IBGDA): none waits for
 # another (deepseek-ai/DeepEP, README, low-latency kernels: 155 us for 7.3 MB over 32 ranks at 50 GB/s, of which bandwidth explains 147).
 DEVICE_STARTED = Protocol(name="device-started", post=(0.0, 0.0))
+# gloo runs a collective on a thread of its own, which wakes for it and wakes the caller when it is done: a latency more than the steps
+# take (pytorch/pytorch, ProcessGroupGloo.cpp, runLoop). Two ranks that compute in between, on a virtual machine, 1 kB, in ms: to a
+# neighbour and back 0.47 each way, all-to-all 0.85, all-gather 1.0, reduce-scatter and all-reduce 1.2.
+_GLOO = Protocol(name="gloo", library="gloo", wakes=1.0)
 _PLAIN = Protocol(name="")  # a formula as it stands
 # Share of the memory's bandwidth at which buffers are copied: NCCL's 24 channels of 24.0 GB/s each on A100 and 38.7 on H100
 # (perChMaxTreeBws), of 2,039 and 3,350 GB/s.
@@ -147,8 +159,6 @@ class Collective:
         May be chosen as the cheapest; otherwise it runs only when named.
     protocols : tuple of Protocol
         By which NCCL and its like run it, so that measured collectives took this or another one of these; none: they do not.
-    in_engines : bool
-        Only serving engines run it, by kernels of their own.
     costs_alone : bool
         Costs something even for one rank (a property of PALEO's formula, kept for comparison).
     """
@@ -160,7 +170,6 @@ class Collective:
     by_default: bool = True
     costs_alone: bool = False
     protocols: tuple[Protocol, ...] = ()
-    in_engines: bool = False
 
 
 # (operation, name) -> algorithm, in the order that breaks ties: the first of equally fast ones is taken.
@@ -175,7 +184,6 @@ def collective(
     by_default: bool = True,
     costs_alone: bool = False,
     protocols: tuple[Protocol, ...] = (),
-    in_engines: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a formula; its docstring's first line is its summary unless one is given."""
     assert operation in OPERATIONS, operation
@@ -190,7 +198,6 @@ def collective(
             by_default=by_default,
             costs_alone=costs_alone,
             protocols=protocols,
-            in_engines=in_engines,
         )
         return formula
 
@@ -288,7 +295,7 @@ def _rings_by_level_s(traffic: Traffic) -> FloatArray:
     )
 
 
-@collective("ring", operation="all_reduce", protocols=_RINGS)
+@collective("ring", operation="all_reduce", protocols=(*_RINGS, _GLOO))
 def _ring_all_reduce(traffic: Traffic) -> FloatArray:
     """Reduce-scatter, then all-gather, around one ring: 2 (n - 1) steps of B/n."""
     return 2.0 * _ring_s(traffic)
@@ -456,7 +463,8 @@ for _operation, _halving, _order in (
     collective(
         "ring",
         operation=_operation,
-        protocols=_RINGS,
+        # gloo has an all-reduce of a copy for it, see below.
+        protocols=_RINGS if _operation == "reduce_scatter" else (*_RINGS, _GLOO),
         summary="Around one ring: n - 1 steps of B/n.",
     )(_ring_s)
     collective(_halving[0], operation=_operation, summary=f"{_halving[1]} level by level: ceil(log2 c) steps.")(
@@ -465,7 +473,17 @@ for _operation, _halving, _order in (
     collective("hierarchical", operation=_operation, summary=f"A ring per level, {_order}.")(_rings_by_level_s)
 
 
-@collective("pairwise", operation="all_to_all", protocols=_TO_EACH)
+# In gloo a reduce-scatter is an all-reduce of a copy (ProcessGroupGloo.cpp, reduce_scatter_tensor_coalesced).
+collective(
+    "copy",
+    operation="reduce_scatter",
+    by_default=False,
+    protocols=(_GLOO,),
+    summary="All-reduce of a copy, around one ring, of which every rank keeps its piece.",
+)(_ring_all_reduce)
+
+
+@collective("pairwise", operation="all_to_all", protocols=(*_TO_EACH, _GLOO))
 def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     """Every rank sends 1/n of what it holds to every other.
 
@@ -489,19 +507,19 @@ def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     return busiest + posts_s + first_s
 
 
-@collective("one-shot", operation="all_reduce", by_default=False, protocols=(_READ,), in_engines=True)
+@collective("one-shot", operation="all_reduce", by_default=False, protocols=(_READ,))
 def _one_shot_all_reduce(traffic: Traffic) -> FloatArray:
     """Every rank reads the vectors of all others and adds them up: an all-to-all of n vectors per rank."""
     return _pairwise_all_to_all(replace(traffic, message_bytes=traffic.message_bytes * traffic.span.size))
 
 
-@collective("two-shot", operation="all_reduce", by_default=False, protocols=(_READ,), in_engines=True)
+@collective("two-shot", operation="all_reduce", by_default=False, protocols=(_READ,))
 def _two_shot_all_reduce(traffic: Traffic) -> FloatArray:
     """Every rank reads its piece of all vectors and adds it up, then reads the sums of the others: two all-to-alls."""
     return 2.0 * _pairwise_all_to_all(traffic)
 
 
-@collective("direct", operation="point_to_point", protocols=(_PLAIN,))
+@collective("direct", operation="point_to_point", protocols=(_PLAIN, replace(_GLOO, wakes=0.0)))
 def _direct(traffic: Traffic) -> FloatArray:
     """One message over the outermost level that the group spans: B/P + a."""
     return _outermost(traffic)
@@ -592,7 +610,7 @@ def collective_s(
         post_s=tuple(level.latency_s * protocol.post[n] for level, n in zip(cluster.levels, side, strict=True)),
         in_domain=in_domain,
     )
-    time = algorithm.formula(traffic) + protocol.start_s
+    time = algorithm.formula(traffic) + protocol.start_s + protocol.wakes * latency_s[0]
     if protocol.copies and name in _LEAVES_ONE:
         time = time + message / span.size / (_COPY_RATE * cluster.memory_bandwidth_bytes_per_s)
     for number, level in enumerate(cluster.levels):
@@ -635,23 +653,30 @@ def _check_operation(operation: str) -> None:
         raise CollectiveError(f"unknown operation '{operation}' (known: {', '.join(OPERATIONS)})")
 
 
-def library_calls(operation: str, *, in_engines: bool = False) -> tuple[tuple[str, Protocol], ...]:
-    """Algorithms of an operation that libraries run, each by each of its protocols; those of serving engines, too, where asked for.
+def library_calls(operation: str, *libraries: str) -> tuple[tuple[str, Protocol], ...]:
+    """Algorithms of an operation that libraries run (NCCL's unless others are named), each by each of its protocols there.
 
     >>> [(name, protocol.name) for name, protocol in library_calls("all_to_all")]
     [('pairwise', 'LL'), ('pairwise', 'Simple')]
+    >>> library_calls("reduce_scatter", "gloo")[0][0]
+    'copy'
     """
     _check_operation(operation)
-    known = [c for c in COLLECTIVES.values() if c.operation == operation and (in_engines or not c.in_engines)]
-    return tuple((c.name, protocol) for c in known for protocol in c.protocols)
+    return tuple(
+        (known.name, protocol)
+        for known in COLLECTIVES.values()
+        for protocol in known.protocols
+        if known.operation == operation and protocol.library in (libraries or ("nccl",))
+    )
 
 
 def library_s(
     operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, *, in_engines: bool = False
 ) -> FloatArray:
-    """Time that a library of collectives takes (NCCL, RCCL): its quickest algorithm and protocol, element by element; see `collective_s`.
+    """Time that the cluster's library of collectives takes: its quickest algorithm and protocol, element by element; see `collective_s`.
 
-    It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name. Its kernel has been launched.
+    NCCL and RCCL run rings, a pair of trees and what switches sum, gloo rings, and none of the others that a plan may name. Serving
+    engines have kernels of their own besides. Kernels have been launched.
     """
     times = [
         np.where(
@@ -659,6 +684,6 @@ def library_s(
             np.inf,
             collective_s(operation, name, message_bytes, span, cluster, protocol=protocol),
         )
-        for name, protocol in library_calls(operation, in_engines=in_engines)
+        for name, protocol in library_calls(operation, cluster.library, *(["engine"] if in_engines else []))
     ]
     return np.asarray(np.min(np.stack(times), axis=0))

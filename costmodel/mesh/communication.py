@@ -319,7 +319,7 @@ class GroupTimes:
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         here, at_best = self._spans(keys)
         found = []
-        for name, protocol in library_calls(operation):
+        for name, protocol in library_calls(operation, self.cluster.library):
             real, least = (self._law(operation, name, protocol, where) for where in (here, at_best))
             most = here.size * protocol.most_bytes
             found.append((*(np.maximum(a, b) for a, b in zip(real, least, strict=True)), most))

@@ -66,6 +66,7 @@ def time_call(
     timer: Timer,
     *,
     budget_s: float,
+    shortest_s: float = _SHORTEST_SAMPLE_S,
     agree: Callable[[float], float] | None = None,
     worst: Callable[[Sequence[float]], Sequence[float]] = lambda samples: samples,
 ) -> Timing:
@@ -78,6 +79,8 @@ def time_call(
         ``timer(call, count)``: seconds that so many calls take.
     budget_s : float
         About how long all of it may take.
+    shortest_s : float
+        Of a sample, which is the mean of as many calls as that takes.
     agree : function, optional
         The same number on all ranks from that of each: collectives must be called equally often everywhere. Without it, a call
         that turns out to be slower than it looked gets fewer samples.
@@ -88,10 +91,10 @@ def time_call(
     first_s = together(timer(call, 1))  # compiles, allocates, picks an algorithm
     is_long = first_s > budget_s
     once_s = together(timer(call, 1)) if is_long else together(min(timer(call, 1), timer(call, 1)))
-    calls = _calls_per_sample(once_s)
+    calls = _calls_per_sample(once_s, shortest_s)
     if calls > 1:  # a call alone takes longer than one of many
         once_s = together(timer(call, calls) / calls)
-        calls = _calls_per_sample(once_s)
+        calls = _calls_per_sample(once_s, shortest_s)
     sample_s = max(once_s * calls, 1e-9)
     fewest = _FEWEST_SAMPLES if sample_s * _FEWEST_SAMPLES <= budget_s else _FEWEST_OF_LONG
     count = min(max(int(budget_s / sample_s), fewest), _MOST_SAMPLES)
@@ -105,8 +108,8 @@ def time_call(
     return Timing(samples_s=tuple(sorted(samples)), calls=calls)
 
 
-def _calls_per_sample(once_s: float) -> int:
-    return min(max(math.ceil(_SHORTEST_SAMPLE_S / max(once_s, 1e-9)), 1), _MOST_CALLS)
+def _calls_per_sample(once_s: float, shortest_s: float) -> int:
+    return min(max(math.ceil(shortest_s / max(once_s, 1e-9)), 1), _MOST_CALLS)
 
 
 COLUMNS: tuple[str, ...] = (

@@ -48,7 +48,7 @@ def group_words(group: DeviceGroup) -> str:
     return f"{count}{group.device.name} ({byte_text(group.device.memory_bytes)})"
 
 
-_WAYS = {"direct": "direct", "host": "through the host, RDMA", "tcp": "through the host, TCP"}
+_WAYS = {"direct": "direct", "host": "through the host, RDMA", "tcp": "through the host, TCP", "gloo": "by gloo"}
 
 
 def _level_table(levels: Sequence[Level]) -> Table:

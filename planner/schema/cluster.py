@@ -77,7 +77,7 @@ else:
         transport=key(
             Transport,
             "direct: adapters read the memory of devices (GPUDirect RDMA, or devices that are joined themselves); host: RDMA with copies "
-            "through the host's memory; tcp: sockets",
+            "through the host's memory; tcp: sockets; gloo: processors of one host, by gloo",
             default="direct",
         ),
         connections=key(
@@ -246,7 +246,7 @@ class ClusterFile(FileModel):
             fail(f"level '{level.name}': {stated[0]} is about transport tcp, not {level.transport}", at=at)
         if len(stated) == 1:
             fail(f"level '{level.name}' states {stated[0]}; state both connections and connection_bandwidth", at=at)
-        if level.transport != "direct" and not stated and (self.host is None or self.host.link is None):
+        if level.transport in ("host", "tcp") and not stated and (self.host is None or self.host.link is None):
             also = ", or connections and connection_bandwidth" if level.transport == "tcp" else ""
             fail(
                 f"level '{level.name}': transport {level.transport} copies over the links of the host; state them in host.link{also}",

@@ -16,6 +16,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
 from costmodel.hardware.collectives import (
     ALL_REDUCE_NAMES,
     COLLECTIVES,
+    OPERATIONS,
     CollectiveError,
     Protocol,
     all_reduce_s,
@@ -154,11 +155,23 @@ def test_libraries_run_fewer_algorithms_than_plans_may_name() -> None:
         library_s("broadcast", 1.0, where, here)
 
 
+def test_gloo_wakes_threads_and_reduces_all_to_scatter() -> None:
+    """Two ranks, 1 MB at 1 GB/s, steps of 1 ms: a step to a neighbour, one more to wake threads, and an all-reduce for a reduce-scatter."""
+    level = Level(name="host", size=2, bandwidth_bytes_per_s=1e9, latency_s=1e-3, transport="gloo")
+    here = replace(two_levels(), levels=(level, *two_levels().levels[1:]))
+    assert here.library == "gloo"
+    where = span(here, 2, 1)
+    found_ms = {name: 1e3 * float(library_s(name, 1e6, where, here)) for name in OPERATIONS}
+    assert found_ms == pytest.approx(
+        {"all_reduce": 4.0, "reduce_scatter": 4.0, "all_gather": 2.5, "all_to_all": 2.5, "point_to_point": 2.0}
+    )
+
+
 def by_protocol(operation: str, name: str, message: float, here: Cluster, ranks: int) -> dict[str, float]:
     where = span(here, ranks, 1)
     return {
         protocol.name: float(collective_s(operation, name, message, where, here, protocol=protocol))
-        for called, protocol in library_calls(operation, in_engines=True)
+        for called, protocol in library_calls(operation, "nccl", "engine")
         if called == name
     }
 

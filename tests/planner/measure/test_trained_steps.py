@@ -22,9 +22,7 @@ pytestmark = pytest.mark.release
 
 RANK = Path(__file__).with_name("trained_rank.py")
 HAS_GPU = torch.cuda.is_available()
-# Under tensor parallelism ranks wait for one another in some 48 collectives of gloo, 1.4 ms each in the median, a third of the step:
-# collectives that are measured alone, one after the other, take half of that.
-WITHIN = {"one": 0.25, "dp2": 0.25, "tp2": 0.5}
+WITHIN = 0.25
 # A machine whose own times differ by more cannot tell such an error: halves of the steps, and time taken by other programs.
 STEADY = 0.1
 LIMIT_S = 600
@@ -162,7 +160,7 @@ def _product_s(folder: Path) -> float:
         )
 
 
-@pytest.mark.parametrize("kind", list(WITHIN))
+@pytest.mark.parametrize("kind", ["one", "dp2", "tp2"])
 def test_steps_are_predicted(machine: Path, kind: str) -> None:
     chosen = {name: case for name, case in CASES.items() if (name.rpartition("-")[2] if "-" in name else "one") == kind}
     ranks = 1 if kind == "one" else 2
@@ -199,4 +197,4 @@ def test_steps_are_predicted(machine: Path, kind: str) -> None:
         halves = sorted(statistics.median(times[half::2]) for half in (0, 1))
         if halves[1] > (1 + STEADY) * halves[0]:
             pytest.skip(f"the steps of {name} repeat no better than by {halves[1] / halves[0] - 1:.0%}: {words}")
-    assert all(abs(predicted_s[name] / took_s - 1) <= WITHIN[kind] for name, took_s in measured_s.items()), words
+    assert all(abs(predicted_s[name] / took_s - 1) <= WITHIN for name, took_s in measured_s.items()), words
