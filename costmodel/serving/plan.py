@@ -41,6 +41,13 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     _rate("total_tokens_per_s", "Prompts included."),
     _rate("output_tokens_per_s_per_gpu", "Per GPU in use."),
     _rate("memory_capacity_bytes", "Memory that a GPU may use."),
+    Figure(
+        name="limits_probability",
+        doc="Chance that measured times keep all limits that were given; null where none was.",
+        label="P(keeps limits)",
+        kind="number",
+        optional=True,
+    ),
     Figure(name="kv_bytes_per_sequence", doc="Keys and values of one sequence on the fullest GPU."),
     Figure(name="largest_batch", doc="Sequences per replica that fit with the other choices.", kind="count"),
     _rate(

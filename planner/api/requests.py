@@ -99,6 +99,7 @@ def request_of(
     _check_meaning(options, given, fields, mode, values)
     if "batch" in fields:
         fields["batch"] = _batch(given, values)
+    fields["top_given"] = "top" in given
     if "objective" in fields:
         fields["objective"] = _objective(fields["objective"], mode, values)
     if "assume" in fields:

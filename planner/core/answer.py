@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Sources of what somebody stated (`Request.source_of`).
 STATED = ("given", "plan file")
+# How a source begins that nobody stated and everybody should know of.
+ASSUMED = "assumed: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,11 @@ class Assumption:
 
 
 def assumption_text(assumption: Assumption, *, stated_only: bool = False) -> str:
-    """Write an assumption for people: ``global batch 128 (model file)``; perhaps with the source of what somebody stated only."""
-    is_said = assumption.source.startswith(STATED) if stated_only else assumption.source
+    """Write an assumption for people: ``global batch 128 (model file)``.
+
+    ``stated_only``: with the source of what somebody stated, and of what decides about the answer and nobody did.
+    """
+    is_said = assumption.source.startswith((*STATED, ASSUMED)) if stated_only else assumption.source
     return f"{assumption.name} {assumption.value}" + (f" ({assumption.source})" if is_said else "")
 
 
@@ -469,6 +474,9 @@ class ReportParts(Protocol):
 
     def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
         """Columns of plans; ``ranks``: whether they come from a search."""
+
+    def shown(self, answer: Answer) -> Sequence[RankedPlan]:
+        """Plans of the table, where not all that were found are worth a row."""
 
     def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
         """How fast a plan is, by name: what an answer says first."""

@@ -159,9 +159,8 @@ SENTENCES: Mapping[str, str] = {
     "most_sequences": (
         "the best plan holds the most sequences that are tried ({max_batch} per replica); --max-batch 1..4096 tries more"
     ),
-    "limit_uncertain": (
-        "{option}: the plan keeps the limit as predicted, but its 80 % interval ends at {high_s:ms} ms; {option} {ask_s:ms}ms asks for "
-        "one that keeps it with 90 % probability"
+    "limits_unlikely": (
+        "no plan keeps each limit more likely than not: these keep them as predicted, and P(keeps limits) says how likely that is"
     ),
     "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
     "wide_interval": (

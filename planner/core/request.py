@@ -219,6 +219,7 @@ class Request:
     memory_confidence: float | None = None  # chance of fitting that a plan needs; None: see planner.core.capacity
     micro_batches: int | None = None
     top: int = 5
+    top_given: bool = False
     fastest: bool = False  # name the fastest plan first, however little it gains on simpler ones
     diverse: bool | None = None  # None: of plans over a mesh yes, of plans with a split per layer no
     time_limit_s: float | None = None

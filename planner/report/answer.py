@@ -30,6 +30,7 @@ from planner.core.numbers import (
     byte_text,
     byte_unit,
     chance_text,
+    counted,
     duration_text,
     duration_unit,
     percent,
@@ -159,6 +160,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     ]
     under = [note for note in answer.notes if getattr(note, "code", "") in UNDER_PLANS]
     notes = [note for note in answer.notes if note not in under]
+    shown = answer.space.report.shown(answer)
     return [
         *verdict_blocks(
             f"Best, under {answer.setting.framework or WELL_TUNED_WORDS}" if answer.frameworks else "Best",
@@ -168,10 +170,10 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         *frameworks_blocks(answer),
         *roles_blocks(answer),
         dataclasses.replace(
-            answer.space.report.plans_table(answer.listed, answer.objective),
-            caption=tuple(filter(None, (legend([plan.summary for plan in answer.listed]), *under))),
+            answer.space.report.plans_table(shown, answer.objective),
+            caption=tuple(filter(None, (legend([plan.summary for plan in shown]), _left_out(answer, shown), *under))),
         ),
-        *_benchmark(answer),
+        *_benchmark(answer, len(shown)),
         *([Facts(tuple(("Note", note) for note in notes))] if notes else []),
     ]
 
@@ -275,9 +277,18 @@ def _workers(answer: Answer, better: str) -> str:
     return f"{used:,} of {there:,} GPUs are used; the {better} plan below uses {answer.fastest.workers:,}"
 
 
-def _benchmark(answer: Answer) -> list[Sentence]:
+def _left_out(answer: Answer, shown: Sequence[RankedPlan]) -> str:
+    """How many plans have no row, and how to see them."""
+    number = len(answer.listed) - len(shown)
+    if not number:
+        return ""
+    which = f"{counted(number, 'more plan')} {'is' if number == 1 else 'are'} left out"
+    return f"{which}: more than twice as bad as the first (--top {len(answer.listed)} shows all)."
+
+
+def _benchmark(answer: Answer, shown: int) -> list[Sentence]:
     """What to benchmark; the refined plan is not compared with the others under the model's error."""
-    found = benchmark_sentence(answer.error_bars, len(answer.plans), answer.plans[0].rank)
+    found = benchmark_sentence(answer.error_bars, min(shown, len(answer.plans)), answer.plans[0].rank)
     if answer.refined is None:
         return found
     return [Sentence(f"Of the uniform plans, {text[0].lower()}{text[1:]}") for text in (block.text for block in found)]
@@ -525,6 +536,9 @@ class SpaceReport(ReportParts):
             rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
             rate += f", MFU {percent(plan['mfu'])}"
         return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
+
+    def shown(self, answer: Answer) -> Sequence[RankedPlan]:
+        return answer.listed
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:
         return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}

@@ -523,6 +523,23 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
     return {"baselines": key(several(baseline), "Every group alone.")}
 
 
+def _serving_search_keys(cost: Any) -> dict[str, Any]:
+    limits = record(
+        "SurerLimits",
+        "Limits that ask for a plan that keeps each with a chance of 90 %; null where the first plan does.",
+        max_ttft_s=key(Seconds | None, default=None),
+        max_tpot_s=key(Seconds | None, default=None),
+    )
+    return {
+        "surer_limits": limits,
+        "surer": key(
+            cost | None,
+            "The best plan under `surer_limits`; null: none keeps them, there are none, or the search would take long.",
+            default=None,
+        ),
+    }
+
+
 _NETWORK_ORDER = "In network order; of equal blocks, the first one's."
 _SPACES: dict[str, _Space] = {
     "layers": _Space(
@@ -557,6 +574,7 @@ _SPACES: dict[str, _Space] = {
         },
     ),
     "serving": _Space(
+        search=_serving_search_keys,
         plan=ServingPlanEntry,
         rows={"layers": _rows(ServingLayerEntry, _NETWORK_ORDER)},
         head=(ServingHead,),

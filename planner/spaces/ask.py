@@ -208,10 +208,10 @@ def compared_parts(plan: RankedPlan, best: RankedPlan) -> tuple[tuple[str, float
     several = len(plan.time_totals) > 1
     rows = []
     for total in plan.time_totals:
-        theirs = best.labelled_parts(total)
+        theirs = best.parts(total)
         prefix = f"{_TITLES[total]}: " if several else ""
-        for label, value in plan.labelled_parts(total).items():
-            rows.append((f"{prefix}{label}", value, theirs[label]))
+        for name, value in plan.parts(total).items():
+            rows.append((f"{prefix}{plan.declared[name].label}", value, theirs[name]))
     return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
 
 

@@ -48,6 +48,7 @@ _BY_WORD = {
     "context of the driver and libraries": "ink",
     "kernels": "blue",
     "waiting for prompts of others and for the slowest stage": "grey",
+    "waiting for prompts of others": "grey",
     "waiting for the host": "ink",
     "earlier chunks of the prompt": "purple",
     "keys and values": "orange",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +15,14 @@ from costmodel.network.graph import Graph
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.uncertainty.intervals import Candidates, intervals
+from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
 from planner.uncertainty.bars import Knowledge, bars_of, serving_knowledge, where_needed
 from planner.uncertainty.features import constants_of, effects_of, node_size, shares_of
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
+    from planner.core.request import Request
     from planner.question.resolve import Resolved
 
 
@@ -41,18 +44,31 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
+def medians(request: Request, graph: Graph) -> tuple[float, float]:
+    """Median of measured over predicted times, of plans whose replicas have experts of their own and of those that share them."""
+    kinds = (serving_kind(graph, sharing=sharing) for sharing in (False, True))
+    own, shared = (serving_knowledge(request, kind, names=()).model.median for kind in kinds)
+    return own, shared
+
+
 def serving_bars(
-    resolved: Resolved, model: ServingModel, objective: str, plans: Sequence[RankedPlan]
+    resolved: Resolved,
+    model: ServingModel,
+    objective: str,
+    plans: Sequence[RankedPlan],
+    limits: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[tuple[RankedPlan, ...], ErrorBars]:
-    """Ranked plans with their intervals, and how sure their order is; at least one plan."""
+    """Ranked plans with their intervals and the chance that they keep limits, and how sure their order is; at least one plan."""
     batch = ServingBatch.from_plans([plan.plan for plan in plans])
     apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
     # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
     named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
     kinds = [serving_kind(model.workload.graph, sharing=bool(shares)) for shares in batch.sharing > 1]
     names = [name for name in SERVING_CONSTANTS if name in named]
+    # The errors of two times that are both limited are compared, too.
+    compared = max(len(plans), len(limits))
     known = {
-        kind: where_needed(serving_knowledge(resolved.request, kind, names=names), len(plans))
+        kind: where_needed(serving_knowledge(resolved.request, kind, names=names), compared)
         for kind in dict.fromkeys(kinds)
     }
     knowledge = known[kinds[0]]  # of the first plan
@@ -63,7 +79,36 @@ def serving_bars(
         low, high = _ends(of_objective, kinds, known)
         weight = weight * np.sqrt(low * high) / of_objective.step_time_s
     ends = {name: _ends(candidates, kinds, known) for name, candidates in found.items()}
-    return _with_intervals(plans, ends), bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight)
+    barred = _with_intervals(plans, ends)
+    if limits:
+        chances = _chances(found, kinds, known, ends, limits)
+        barred = tuple(
+            replace(plan, figures={**plan.figures, "limits_probability": chance})
+            for plan, chance in zip(barred, chances, strict=True)
+        )
+    return barred, bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight)
+
+
+def _chances(
+    found: Mapping[str, Candidates],
+    kinds: Sequence[str],
+    known: Mapping[str, Knowledge],
+    ends: Mapping[str, tuple[FloatArray, FloatArray]],
+    limits: Mapping[str, float],
+) -> list[float]:
+    """The chance of each plan that it keeps all limits."""
+    names = list(limits)
+    agree = {
+        kind: correlations(found[names[0]], found[names[-1]], knowledge.model) for kind, knowledge in known.items()
+    }
+    chances = []
+    for n, kind in enumerate(kinds):
+        above = []
+        for name, limit in limits.items():
+            predicted, low, high = (float(times[n]) for times in (found[name].step_time_s, *ends[name]))
+            above.append(deviates(known[kind].model.median * predicted, low, high, limit))
+        chances.append(chance_of_all(above, float(agree[kind][n])))
+    return chances
 
 
 def _ends(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from costmodel.serving.plan import ServingPlan
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
 
-def serving_plan_in_words(plan: ServingPlan) -> str:
-    """Write a plan for people; what is neutral is left out.
+def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) -> str:
+    """Write a plan for people; what is neutral is left out. Prompts of so many tokens or fewer are read whole.
 
     >>> serving_plan_in_words(ServingPlan(tp=4, pp=2, dp=2, max_batch=64, prefill_chunk=512))
     'tp 4, pp 2, 2 replicas, 64 sequences each, prompts in chunks of 512'
+    >>> serving_plan_in_words(ServingPlan(max_batch=64, prefill_chunk=1024, prefill_batch=16), 1024)
+    'one GPU, 64 sequences, prompts whole beside decoding, 16 prompts per pass'
     >>> serving_plan_in_words(ServingPlan())
     'one GPU, 1 sequence'
     >>> serving_plan_in_words(ServingPlan(tp=1, ep=8, dp=8, max_batch=4, prefill_batch=2))
@@ -32,7 +35,9 @@ def serving_plan_in_words(plan: ServingPlan) -> str:
         words.append(f"{plan.dp} replicas")
     sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
     words = [*(words or ["one GPU"]), sequences]
-    if plan.prefill_chunk:
+    if plan.prefill_chunk >= prompt_tokens:
+        words.append("prompts whole beside decoding")
+    elif plan.prefill_chunk:
         words.append(f"prompts in chunks of {plan.prefill_chunk}")
     if plan.prefill_batch > 1:
         words.append(f"{plan.prefill_batch} prompts per pass")
@@ -47,22 +52,6 @@ def family_of_serving_plan(plan: ServingPlan) -> str:
     """
     used = {"tensor": plan.tp > 1, "expert": plan.ep > 1, "pipeline": plan.pp > 1, "replicas": plan.dp > 1}
     return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
-
-
-def command_of(plan: ServingPlan) -> str:
-    """Options that spell a plan out for ``planner estimate``.
-
-    >>> command_of(ServingPlan(tp=8, dp=2, max_batch=64))
-    '--gpus 16 --tp 8 --max-batch 64'
-    """
-    options = [f"--gpus {plan.workers}"]
-    options += [f"--{name} {getattr(plan, name)}" for name in ("tp", "pp", "ep", "etp") if getattr(plan, name) > 1]
-    options.append(f"--max-batch {plan.max_batch}")
-    if plan.prefill_chunk:
-        options.append(f"--prefill-chunk {plan.prefill_chunk}")
-    if plan.prefill_batch > 1:
-        options.append(f"--prefill-batch {plan.prefill_batch}")
-    return " ".join(options)
 
 
 def read_plan(document: PlanDocument, space: ServingPlanSpace, problems: PlanProblems) -> ServingPlan:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
     byte_text,
+    counted,
     duration_text,
     duration_unit,
     significant,
@@ -20,12 +23,13 @@ from planner.core.numbers import (
 from planner.report.answer import SpaceReport, bottleneck_columns, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
-from planner.spaces.serving.plans import command_of
 from planner.spaces.serving.space import LIMITS
 
 __all__ = ["REPORT"]
 
 _RATE = Unit(name="tokens/s", size=1.0)
+# How much worse than the first a plan may be to be worth a row.
+_MOST_GAP = 1.0
 
 
 class ServingReport(SpaceReport):
@@ -45,10 +49,13 @@ class ServingReport(SpaceReport):
         """Columns of what plans cost; the interval that is shown is of what they are compared by."""
         first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
         column = column_maker(plans)
+        is_known = all(p["limits_probability"] is not None for p in plans)
+        sure = [column(SERVING_FIGURES["limits_probability"].label, _chance, 1)] if is_known else []
         columns = [
             *self.size_columns(plans),
             column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
             column("per token", lambda p: significant(p["tpot_s"] / each.size), 0, unit=each.name),
+            *sure,
             column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
             column("output", lambda p: significant(p["output_tokens_per_s_per_gpu"]), 4, unit="per GPU"),
             column("requests/s", lambda p: significant(p["requests_per_s"]), 6),
@@ -62,9 +69,20 @@ class ServingReport(SpaceReport):
             "ttft": (2, "ttft_low_s", "ttft_high_s", first),
             "tpot": (3, "step_time_low_s", "step_time_high_s", each),
             "latency": (3, "step_time_low_s", "step_time_high_s", each),
-        }.get(objective, (4, "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
+        }.get(objective, (4 + len(sure), "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
         ends = [(_end(plan, low), _end(plan, high)) for plan in plans]
         return [*columns[:after], *bars_columns(plans, unit, ends), *columns[after:]]
+
+    def shown(self, answer: Answer) -> Sequence[RankedPlan]:
+        """Those that are at most twice as bad as the first, unless somebody said how many to show."""
+        return [plan for plan in answer.listed if answer.space.request.top_given or plan.gap <= _MOST_GAP]
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        if isinstance(answer, Estimate):
+            return {}
+        return {
+            "surer_limits": {f"max_{name}": limit for name, limit in answer.details.get("surer_limits", {}).items()}
+        }
 
     def speed_facts(self, plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
         return [("Times", _times(plan))]
@@ -74,18 +92,16 @@ class ServingReport(SpaceReport):
         return [
             ("Against replicas of one GPU", _versus_replicas(answer)),
             *_batch_facts(best),
-            *_limits(answer),
-            ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
+            *_limits(answer, best),
             *_interval_facts(best),
         ]
 
     def plan_facts(self, estimate: Estimate) -> list[tuple[str, str]]:
         ranked = estimate.ranked
-        pause = f"longest pause between two tokens {duration_text(ranked['pause_s'])}"
         return [
             *_batch_facts(ranked),
-            ("A request", f"{duration_text(ranked['request_s'])}; {pause}"),
-            *_limits(estimate),
+            ("A request", duration_text(ranked["request_s"])),
+            *_limits(estimate, ranked),
             *_interval_facts(ranked),
         ]
 
@@ -107,16 +123,23 @@ def _end(plan: RankedPlan, name: str) -> Any:
 
 
 def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
-    kept = byte_text(plan["kv_bytes_per_sequence"])
-    number = plan["largest_batch"]
-    sequences = "1 sequence" if number == 1 else f"{number} sequences"
-    return [("Batch", f"up to {sequences} per replica fit; each keeps {kept} on a GPU")]
+    kept, most = byte_text(plan["kv_bytes_per_sequence"]), counted(plan["largest_batch"], "sequence")
+    return [
+        (
+            "Load",
+            f"{counted(plan.plan.concurrency, 'request')} in flight all the time (closed loop: the next comes when one ends)",
+        ),
+        (
+            "Batch",
+            f"up to {most} per replica fit; each keeps {kept} on a GPU (no P(fits): an engine takes its cache from what weights leave)",
+        ),
+    ]
 
 
 def _times(plan: RankedPlan) -> str:
     return (
-        f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])}, "
-        f"{significant(plan['output_tokens_per_s'])} output tokens/s in all"
+        f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average "
+        f"(longest pause {duration_text(plan['pause_s'])}), {significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
 
 
@@ -129,10 +152,42 @@ def _versus_replicas(answer: Answer) -> str:
     return f"{plain.summary}: {_times(plain)}"
 
 
-def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
-    limits = answer.setting.limits.items()
-    text = ", ".join(f"{LIMITS[name]} at most {duration_text(value)}" for name, value in limits)
-    return [("Limits", text)] if text else []
+def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
+    """How sure a plan keeps the limits, and what asks for a surer one."""
+    limits = answer.setting.limits
+    if not limits:
+        return []
+    texts = [
+        f"{LIMITS[name]} at most {duration_text(limit)}: {duration_text(plan[name])} predicted"
+        for name, limit in limits.items()
+    ]
+    kept = f"{'both ' if len(limits) > 1 else ''}kept with {_chance(plan)} probability"
+    surer = [_surer(answer)] if isinstance(answer, Answer) and "surer" in answer.baselines else []
+    return [("Limits", "; ".join([f"{'; '.join(texts)}{', ' if len(texts) == 1 else '; '}{kept}", *surer]))]
+
+
+def _surer(answer: Answer) -> str:
+    """What a plan that keeps the limits with 90 % probability costs."""
+    found, limits = answer.baselines["surer"], answer.details["surer_limits"]
+    each = " each" if len(limits) > 1 else ""
+    if found is None and answer.details["surer_searched"]:
+        return f"none keeps them with 90 %{each}" if each else "none keeps it with 90 %"
+    options = " ".join(f"--max-{name.removesuffix('_s')} {1e3 * limit:g}ms" for name, limit in limits.items())
+    asks = f"{options} {'ask' if each else 'asks'} for 90 %{each}"
+    if found is None:
+        return asks
+    figure = SERVING_OBJECTIVES[answer.objective].figure
+    if figure == "output_tokens_per_s":
+        now, then = (significant(plan[figure]) for plan in (answer.plans[0], found))
+        return f"{asks}, with {then} output tokens/s in place of {now}"
+    now, then = (duration_text(plan[figure]) for plan in (answer.plans[0], found))
+    return f"{asks}, with {then} in place of {now}"
+
+
+def _chance(plan: RankedPlan) -> str:
+    """A chance in whole percent, never as certain."""
+    chance = plan["limits_probability"]
+    return ">99 %" if chance >= 0.995 else "<1 %" if chance < 0.005 else f"{100.0 * chance:.0f} %"
 
 
 def _interval_facts(plan: RankedPlan) -> list[tuple[str, str]]:

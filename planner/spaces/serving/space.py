@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.precision import FORMATS
-from costmodel.serving.model import ServingModel
+from costmodel.serving.model import ServingModel, serving_model_with
 from costmodel.serving.plan import (
     SERVING_FIGURES,
     SERVING_MEMORY_PARTS,
@@ -24,6 +29,7 @@ from costmodel.serving.plan import (
 )
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import (
+    ASSUMED,
     Answer,
     Assumption,
     ErrorBars,
@@ -60,6 +66,19 @@ if TYPE_CHECKING:
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))
 LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
+# Another search says what a surer plan costs, where so many plans take a moment.
+_CHEAP_SEARCH = 300_000
+# What kernels of a decoding pass spend most of their time on: by what would make them faster.
+_KERNELS: Mapping[str, Mapping[str, float]] = {
+    "kernels that read weights and caches": {"memory_rate": 2.0},
+    "kernels that compute": {"matmul_rate": 2.0, "attention_rate": 2.0},
+    "starting kernels": {"launch_overhead": 0.5},
+}
+# With one stage, none waits for another.
+_OF_ONE_STAGE = {
+    **SERVING_FIGURES,
+    "waiting_s": dataclasses.replace(SERVING_FIGURES["waiting_s"], label="waiting for prompts of others"),
+}
 
 
 def serving_space(resolved: Resolved) -> ServingPlanSpace:
@@ -137,6 +156,14 @@ class ServingPlanSpace(PlanSpace):
         """Limits that were given."""
         return self.load.limits
 
+    @functools.cached_property
+    def medians(self) -> tuple[float, float]:
+        """What measured times are over predicted ones in the median, at least 1: `strategies.serving.search.ServingSettings`."""
+        from planner.spaces.serving.bars import medians
+
+        own, shared = medians(self.request, self.model.workload.graph) if self.limits else (1.0, 1.0)
+        return max(own, 1.0), max(shared, 1.0)
+
     @property
     def degrees(self) -> dict[str, Bounds]:
         """What the user fixed or bounded."""
@@ -163,13 +190,19 @@ class ServingPlanSpace(PlanSpace):
             objective=self.objective,
             max_ttft_s=infinite if request.max_ttft_s is None else request.max_ttft_s,
             max_tpot_s=infinite if request.max_tpot_s is None else request.max_tpot_s,
+            medians=self.medians,
             degrees=self.degrees,
             top=request.top,
             wall_s=self.time_limit_s,
         )
 
     def outcome_of(self, top: int, progress: Progress | None) -> ServingOutcome:
-        return search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
+        settings = dataclasses.replace(self.settings(), top=top)
+        outcome = search_serving(self.model, settings, progress)
+        if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
+            return outcome
+        # None keeps the limits more likely than not: those that are predicted to.
+        return search_serving(self.model, dataclasses.replace(settings, medians=(1.0, 1.0)), progress)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -200,7 +233,8 @@ class ServingPlanSpace(PlanSpace):
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
             notes.append(Note("no_limits"))
-        notes += self._unsure_limits(best)
+        if any(self._median(best, name) > limit for name, limit in self.limits.items()):
+            notes.append(Note("limits_unlikely"))
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
             notes.append(Note("uneven_experts"))
@@ -208,18 +242,42 @@ class ServingPlanSpace(PlanSpace):
             notes.append(Note("prompts_apart"))
         if best.plan.max_batch >= MOST_BATCH and "max_batch" not in self.degrees:
             notes.append(Note("most_sequences", max_batch=MOST_BATCH))
-        return dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
+        answer = dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
+        return self._with_surer(answer, found)
 
-    def _unsure_limits(self, best: RankedPlan) -> list[Note]:
-        notes = []
-        for name, flag, high in (
-            ("ttft_s", "--max-ttft", best.get("ttft_high_s")),
-            ("tpot_s", "--max-tpot", best.step_time_high_s),
-        ):
-            limit, value = self.limits.get(name), best[name]
-            if limit is not None and high is not None and value <= limit < high:
-                notes.append(Note("limit_uncertain", option=flag, high_s=high, ask_s=limit * value / high))
-        return notes
+    def _median(self, ranked: RankedPlan, name: str) -> float:
+        """What half of the measurements of a time are at most."""
+        return float(ranked[name]) * self.medians[ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
+
+    def _with_surer(self, answer: Answer, found: Found) -> Answer:
+        """The answer with limits that ask for a plan that keeps each with a chance of 90 %, and that plan where it is quickly found."""
+        best = answer.plans[0]
+        ends = {"ttft_s": best["ttft_high_s"], "tpot_s": best.step_time_high_s}
+        asked = {
+            name: _rounded_down(limit * self._median(best, name) / ends[name])
+            for name, limit in self.limits.items()
+            if ends[name] > limit
+        }
+        if not asked:
+            return answer
+        surer = None
+        is_cheap = found.outcome.searched["enumerated"] <= _CHEAP_SEARCH
+        if is_cheap:
+            usual = self.settings()
+            settings = dataclasses.replace(
+                usual,
+                top=1,
+                max_ttft_s=asked.get("ttft_s", usual.max_ttft_s),
+                max_tpot_s=asked.get("tpot_s", usual.max_tpot_s),
+            )
+            candidates = search_serving(self.model, settings).candidates
+            if candidates:
+                (surer,), _ = self.error_bars(self.rank([candidates[0].plan], best.score))
+        return dataclasses.replace(
+            answer,
+            baselines={**answer.baselines, "surer": surer},
+            details={**answer.details, "surer_limits": asked, "surer_searched": is_cheap},
+        )
 
     # -- figures
 
@@ -228,6 +286,7 @@ class ServingPlanSpace(PlanSpace):
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
         price = self.cluster.device.price_per_hour
+        kernels = self._kernels(batch)
         ranked = []
         for n, plan in enumerate(plans):
             known = {name: float(getattr(costs, name)[n]) for name in (*SERVING_RATES, *SERVING_MEMORY_PARTS)}
@@ -245,20 +304,22 @@ class ServingPlanSpace(PlanSpace):
                 "memory_capacity_bytes": self.capacity_bytes,
                 "kv_bytes_per_sequence": float(costs.sequence_bytes[n]),
                 "largest_batch": int(largest[n]),
+                "limits_probability": None,
                 "money_per_million_output_tokens": None
                 if price is None
                 else plan.workers * price / 3600.0 / rate * 1e6,
                 **known,
             }
-            parts = {name: known[name] for name in TPOT_PARTS}
+            parts, declared = {name: known[name] for name in TPOT_PARTS}, self.declared_of(plan)
+            longest = max(parts, key=lambda name: parts[name])
             ranked.append(
                 RankedPlan(
                     plan=plan,
                     family=family_of_serving_plan(plan),
-                    summary=serving_plan_in_words(plan),
+                    summary=serving_plan_in_words(plan, self.model.workload.prompt_tokens),
                     workers=plan.workers,
-                    bottleneck=SERVING_FIGURES[max(parts, key=lambda name: parts[name])].label,
-                    declared=SERVING_FIGURES,
+                    bottleneck=kernels[n] if longest == "decode_compute_s" else declared[longest].label,
+                    declared=declared,
                     main="tpot_s",
                     score=float(SERVING_OBJECTIVES[self.objective].score(figures, plan.workers)),
                     figures=figures,
@@ -266,11 +327,23 @@ class ServingPlanSpace(PlanSpace):
             )
         return ranked
 
+    def declared_of(self, plan: ServingPlan) -> Mapping[str, Figure]:
+        """The figures of a plan, which are called what they are of it."""
+        return SERVING_FIGURES if plan.pp > 1 else _OF_ONE_STAGE
+
+    def _kernels(self, batch: ServingBatch) -> list[str]:
+        """What the kernels of a decoding pass of each plan spend most of their time on."""
+        found = [
+            serving_model_with(self.model, factors).times(batch)["decode_compute_s"] for factors in _KERNELS.values()
+        ]
+        words = tuple(_KERNELS)
+        return [words[n] for n in np.argmin(found, axis=0)]
+
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
         from planner.spaces.serving.bars import serving_bars
         from planner.uncertainty.bars import with_chances
 
-        barred, bars = serving_bars(self.resolved, self.model, self.objective, plans)
+        barred, bars = serving_bars(self.resolved, self.model, self.objective, plans, self.limits)
         return with_chances(barred, bars), bars
 
     # -- one plan
@@ -296,18 +369,18 @@ class ServingPlanSpace(PlanSpace):
                 f"{byte_text(self.cluster.device.capacity_bytes)}), of which {byte_text(workload.context_bytes)} for the driver's context"
             )
             memory = dataclasses.replace(memory, value=value, source="memory_utilisation")
+        lengths = {"prompt": workload.prompt_tokens, "output": workload.output_tokens}
+        options = {"prompt": "--prompt changes it", "output": "--output-tokens changes it"}
         return (
+            *(
+                Assumption(
+                    name=name,
+                    value=f"{tokens} tokens",
+                    source=request.source_of(f"{name}_tokens", f"{ASSUMED}{options[name]}"),
+                )
+                for name, tokens in lengths.items()
+            ),
             *(a for a in known.values() if a.name in kept),
-            Assumption(
-                name="prompt",
-                value=f"{workload.prompt_tokens} tokens",
-                source=request.source_of("prompt_tokens", "default"),
-            ),
-            Assumption(
-                name="output",
-                value=f"{workload.output_tokens} tokens",
-                source=request.source_of("output_tokens", "default"),
-            ),
             dataclasses.replace(known["precision"], name="weights"),
             Assumption(name="keys and values", value=self.kv_precision, source=request.source_of("kv", "default")),
             memory,
@@ -441,6 +514,16 @@ class ServingPlanSpace(PlanSpace):
 
     def tracks(self, plan: ServingPlan) -> Tracks:
         raise UsageError("a plan that serves a network has no timeline of a step")
+
+
+def _rounded_down(seconds: float) -> float:
+    """A time of three digits, as a limit is written.
+
+    >>> _rounded_down(0.0245678), _rounded_down(1.2399)
+    (0.0245, 1.23)
+    """
+    digits = 2 - math.floor(math.log10(seconds))
+    return round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits)
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:

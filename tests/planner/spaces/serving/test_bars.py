@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,8 +23,12 @@ from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request
 from planner.files.loading import load_cluster
 from planner.importers.networks import load_model
+from planner.question.resolve import resolve
 from planner.spaces.serving.bars import QUANTITIES, serving_candidates, serving_kind
+from planner.spaces.serving.space import serving_space
 from planner.uncertainty.bars import Knowledge, serving_knowledge
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import outlines, plans_of, search_serving
 
 PLANS = [
     ServingPlan(tp=8, max_batch=4),
@@ -169,15 +174,75 @@ def test_an_answer_of_one_token_has_no_time_per_token(answer: Ask) -> None:
     assert 0 < plan["ttft_low_s"] < plan["ttft_high_s"]
 
 
-def test_a_limit_within_the_interval_is_no_sure_limit(answer: Ask) -> None:
+def test_the_chance_of_a_limit_is_that_of_the_interval(answer: Ask) -> None:
+    """By hand: normal logarithms, half of them below 1.0108 times the prediction, a tenth above the upper end."""
+    plans = asked(answer, "--max-tpot", "12ms")["plans"]
+    for plan in plans:
+        median = 1.0108 * plan["tpot_s"]  # exp(0.0879 (2.394 - 2.149) / 2) of the calibration
+        end = plan["step_time_high_s" if median < 0.012 else "step_time_low_s"]
+        standard = math.log(0.012 / median) / abs(math.log(end / median)) * 1.28155
+        assert plan["limits_probability"] == pytest.approx(0.5 * math.erfc(-standard / math.sqrt(2.0)), abs=2e-4)
+    # Every one keeps the limit more likely than not, and none of them by much: they fill their batches.
+    assert all(0.5 <= plan["limits_probability"] < 0.6 for plan in plans)
+    assert all(plan["limits_probability"] is None for plan in asked(answer)["plans"])
+
+
+def test_limits_that_ask_for_ninety_percent_give_it(answer: Ask) -> None:
     found = asked(answer, "--max-tpot", "12ms")
-    notes = [note for note in found["notes"] if note.startswith("--max-tpot")]
-    best = found["plans"][0]
-    assert best["step_time_high_s"] > 0.012
-    assert len(notes) == 1
-    assert "90 % probability" in notes[0]
+    limit = found["surer_limits"]["max_tpot_s"]
+    then = asked(answer, "--max-tpot", f"{1e3 * limit:g}ms")["plans"][0]
+    assert then["plan"] == found["surer"]["plan"]
+    assert then["step_time_high_s"] == pytest.approx(0.012, rel=0.02)
+    assert found["surer"]["limits_probability"] == pytest.approx(0.9, abs=0.03)
+    text = " ".join(answer(*QUESTION, "--max-tpot", "12ms").split())
+    assert f"--max-tpot {1e3 * limit:g}ms asks for 90 %, with " in text
+    assert "P(keeps limits)" in text
     # A limit far away needs no word.
-    assert not [note for note in asked(answer, "--max-tpot", "10s")["notes"] if note.startswith("--max-tpot")]
+    sure = asked(answer, "--max-tpot", "10s")
+    assert (sure["surer_limits"], sure.get("surer")) == ({}, None)
+    assert "kept with >99 % probability" in answer(*QUESTION, "--max-tpot", "10s")
+
+
+def test_two_limits_are_kept_less_often_than_either(answer: Ask) -> None:
+    """The errors of both times go together: the chance lies between the product and the smaller of the two."""
+
+    def chance(*limits: str) -> float:
+        command = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-batch", "8", "--json"]
+        return float(json.loads(answer(*command, *limits))["plans"][0]["limits_probability"])
+
+    first, each = ("--max-ttft", "36ms"), ("--max-tpot", "11ms")
+    apart, both = [chance(*first), chance(*each)], chance(*first, *each)
+    assert all(0.05 < one < 0.95 for one in apart), apart
+    assert apart[0] * apart[1] < both < min(apart)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
+def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(name: str) -> None:
+    """Against all plans, costed with their intervals one by one."""
+    gpus, limit = 2 if name == "llama3-8b" else 4, 0.02
+    request = Request(model=name, mode="inference", gpus=gpus, max_tpot_s=limit)
+    space = serving_space(resolve(request))
+    degrees = {"max_batch": Bounds(values=(8, 64, 100, 128)), "prefill_chunk": Bounds(values=(0, 512))}
+    settings = replace(space.settings(), degrees=degrees, top=10_000)
+    found = [candidate.plan for candidate in search_serving(space.model, settings).candidates]
+    loose = replace(settings, medians=(1.0, 1.0), max_tpot_s=10.0)
+    outline = outlines(space.shape, 1024, loose)
+    batches = [np.array([b for b in (8, 64, 100, 128) if b >= least]) for least in outline.prefill_batch]
+    every = plans_of(outline, np.arange(len(outline)), batches)
+    every = every.take(np.flatnonzero(space.model.memory_bytes(every) <= space.capacity_bytes))
+    barred, _ = space.error_bars(space.rank([every.plan(n) for n in range(len(every))]))
+    keep = [plan for plan in barred if plan["limits_probability"] >= 0.5 and plan["tpot_s"] <= limit]
+    assert 0 < len(keep) < len(barred)
+    assert min(plan.score for plan in keep) == space.rank([found[0]])[0].score
+    assert len(found) == len({(p.plan.tp, p.plan.pp, p.plan.ep, p.plan.etp, p.plan.dp) for p in keep})
+
+
+def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer: Ask) -> None:
+    least = asked(answer, "--objective", "tpot")["plans"][0]["tpot_s"]
+    found = asked(answer, "--max-tpot", f"{1.004e3 * least}ms")
+    assert found["note_codes"][-1]["code"] == "limits_unlikely"
+    assert 0.4 < found["plans"][0]["limits_probability"] < 0.5
+    assert "none keeps it with 90 %" in answer(*QUESTION, "--max-tpot", f"{1.004e3 * least}ms")
 
 
 @pytest.mark.e2e

@@ -303,6 +303,47 @@ def test_a_prediction_beside_its_interval_is_explained(answer: Ask, degrees: tup
     assert any("expect what the interval says" in note for note in document["notes"]) == is_beside
 
 
+def test_rows_that_nobody_would_choose_are_left_out_and_counted(answer: Ask) -> None:
+    """Plans more than twice as bad as the first have a row only where --top asks for it."""
+    question = ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8", "--max-tpot", "30ms")
+    gaps = [plan["gap"] for plan in json.loads(answer(*question, "--json"))["plans"]]
+    worse = sum(gap > 1.0 for gap in gaps)
+    assert worse == 2
+    assert "2 more plans are left out: more than twice as bad as the first (--top 5 shows all)." in answer(*question)
+    shown = answer(*question, "--top", "5")
+    assert "left out" not in shown
+    assert f"{len(gaps)}  tp 2, pp 4" in shown
+
+
+def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) -> None:
+    question = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-tpot", "20ms")
+    text = " ".join(answer(*question, "--prefill-chunk", "1024").split())
+    for words in (
+        " ms on average (longest pause ",
+        "requests in flight all the time (closed loop",
+        "no P(fits): an engine takes its cache from what weights leave",
+        "Limited by: kernels that read weights and caches (",
+        "waiting for prompts of others ",
+        "prompts whole beside decoding",
+        "Assumed: prompt 1024 tokens (assumed: --prompt changes it), output 256 tokens (assumed: --output-tokens changes it)",
+    ):
+        assert words in text, words
+    assert "slowest stage" not in text
+    given = answer("optimize", "llama3-8b", "--mode", "inference", "--gpus", "2", "--pp", "2", "--prompt", "512")
+    assert "prompt 512 tokens (given)" in given
+    assert "slowest stage" in " ".join(given.split())
+
+
+@pytest.mark.parametrize(("batch", "words"), [("1", "read weights and caches"), ("1024", "compute")])
+def test_kernels_of_a_large_batch_compute(document: Any, batch: str, words: str) -> None:
+    """Below the ridge of an H100, about 300 FLOP per byte, products of matrices read; with short sequences above it they compute."""
+    question = (
+        f"estimate llama3-70b --mode inference --gpus 8 --tp 8 --max-batch {batch} --prompt 16 --output-tokens 64 --prefill-batch "
+        f"{min(64, int(batch))}"
+    )
+    assert document(question)["plans"][0]["bottleneck"] == f"kernels that {words}"
+
+
 def test_the_longest_pause_is_no_shorter_than_the_mean_one(document: Any) -> None:
     """In a full server several prompts are read between two passes of a sequence: beside a mean of 71 ms a pause of 33 was stated."""
     plan = document("estimate llama3-8b --mode inference --gpus 8 --tp 8 --max-batch 1024")["plans"][0]

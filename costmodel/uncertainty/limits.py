@@ -1,0 +1,88 @@
+"""The chance that measured times keep limits, by the intervals of the predictions.
+
+Logarithms of measured times are normal on either side of their median, with a tenth beyond either end of the 80 % interval:
+
+    P(time <= limit) = Phi(x),   x = z log(limit / median) / log(high / median)   above the median, log(median / low) below it
+
+with z = 1.2816, the normal quantile of 0.9. Two times of one plan are wrong together: with the correlation r of their errors,
+
+    P(both) = Phi(x) Phi(y) + 1 / (2 pi)  integral from 0 to asin(r) of  exp(-(x^2 + y^2 - 2 x y sin t) / (2 cos^2 t)) dt
+
+(Genz, Numerical computation of rectangular bivariate and trivariate normal and t probabilities, Statistics and Computing 14, 2004).
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from costmodel.arrays import FloatArray
+from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, ErrorModel, standard_deviations
+
+_NORMAL = NormalDist()
+_END = _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
+# The normal distribution is as good as 0 or 1 beyond so many standard deviations.
+_FAR = 8.0
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+def deviates(median: float, low: float, high: float, limit: float) -> float:
+    """How many standard deviations above its median a limit lies.
+
+    Examples
+    --------
+    A limit at the upper end is kept in 90 %, one at the median in half of the cases.
+
+    >>> [round(chance_of_all([deviates(10.0, 8.0, 13.0, limit)]), 9) for limit in (8.0, 10.0, 13.0)]
+    [0.1, 0.5, 0.9]
+    """
+    if limit == median:
+        return 0.0
+    width = math.log(high / median) if limit > median else math.log(median / low)
+    above = math.log(limit / median)
+    return math.copysign(_FAR, above) if width <= 0.0 else max(min(_END * above / width, _FAR), -_FAR)
+
+
+def chance_of_all(limits: list[float], correlation: float = 1.0) -> float:
+    """The chance that one or two limits are kept, which lie so many standard deviations above their medians.
+
+    Examples
+    --------
+    Two limits at the medians, of errors that agree to one half: 1/4 + asin(1/2) / (2 pi) = 1/3.
+
+    >>> round(chance_of_all([0.0, 0.0], 0.5), 9), round(chance_of_all([0.0, 1.2816], 1.0), 9), chance_of_all([])
+    (0.333333333, 0.5, 1.0)
+    """
+    if len(limits) < 2:
+        return _NORMAL.cdf(limits[0]) if limits else 1.0
+    x, y = limits
+    if correlation >= 1.0:
+        return _NORMAL.cdf(min(x, y))
+    end = math.asin(max(correlation, -1.0))
+    t = end * (_NODES + 1.0) / 2.0
+    inside = np.exp(-(x * x + y * y - 2.0 * x * y * np.sin(t)) / (2.0 * np.cos(t) ** 2))
+    both = _NORMAL.cdf(x) * _NORMAL.cdf(y) + float(_WEIGHTS @ inside) * end / (4.0 * math.pi)
+    return min(max(both, 0.0), _NORMAL.cdf(min(x, y)))
+
+
+def correlations(first: Candidates, second: Candidates, model: ErrorModel) -> FloatArray:
+    """How far errors of two times of the same plans go together, (n,): what is not of the constants and parts of one alone.
+
+    Examples
+    --------
+    Of one time a constant of 20 % moves all, of the other nothing; both have an error of 10 % in common: 0.01 / sqrt(0.05 x 0.01).
+
+    >>> def one(effect):
+    ...     return Candidates(step_time_s=np.ones(1), shares=np.zeros((1, 6)), effects=np.array([[effect]]),
+    ...         covariance=np.array([[0.04]]), coordinates=np.zeros((1, 1)))
+    >>> model = ErrorModel(shared_log_sd=0.1, plan_log_sd=0.0)
+    >>> float(correlations(one(1.0), one(0.0), model)[0].round(6))
+    0.447214
+    """
+    common = np.einsum("nk,kl,nl->n", first.effects, first.covariance, second.effects)
+    common = common + (first.shares * second.shares) @ model.part_log_sd**2
+    common = common + model.shared_log_sd**2 + model.plan_log_sd**2
+    deviations = standard_deviations(first, model) * standard_deviations(second, model)
+    return np.asarray(common / np.where(deviations > 0.0, deviations, 1.0))
