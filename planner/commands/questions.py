@@ -125,7 +125,7 @@ def _picked(typed: Typed, where: Output, files: ReportFiles) -> int | None:
 
 
 def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | None) -> None:
-    from planner.exporters import target_for
+    from planner.exporters import options_of, target_for
     from planner.report.answer import search_report
 
     chosen = next((plan for plan in answer.listed if plan.rank == pick), None)
@@ -133,7 +133,8 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | 
     if answer.plans and is_there:
         export_plan(where, lambda: answer, "the best plan" if pick is None else f"plan {pick}", chosen)
     # What to type next is about the first plan.
-    report = search_report(answer, where.export if pick is None else None, target_for(answer.setting.framework))
+    target = target_for(answer.setting.framework)
+    report = search_report(answer, where.export if pick is None else None, target, options_of(target))
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)

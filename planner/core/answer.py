@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure, parts_of
@@ -467,10 +468,13 @@ class ReportParts(Protocol):
         What its simplest plans have.
     space : str
         Which plans are searched.
+    settings : mapping of str to str
+        Settings of a plan that answers name a framework's own options for, and what they are in words.
     """
 
     data_parallelism: ClassVar[str] = "data parallelism (ZeRO, FSDP) only"
     space: ClassVar[str]
+    settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
         """Columns of plans; ``ranks``: whether they come from a search."""

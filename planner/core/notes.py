@@ -162,6 +162,10 @@ SENTENCES: Mapping[str, str] = {
     "limits_unlikely": (
         "no plan keeps each limit more likely than not: these keep them as predicted, and P(keeps limits) says how likely that is"
     ),
+    "rather_misses_limit": (
+        "keeps the limit as predicted ({figure} {value_s:time}, at most {limit_s:time} asked for), and misses it more likely than not: "
+        "plans that rather keep it are ranked before it"
+    ),
     "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
     "wide_interval": (
         "the 80 % interval is {ratio:number}x wide: {why}; steps of your own narrow it ('planner calibrate', docs/calibration.md)"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
@@ -99,7 +100,9 @@ _MATTER = (
 )
 
 
-def search_report(answer: Answer, exported: object = None, target: str = "") -> Report:
+def search_report(
+    answer: Answer, exported: object = None, target: str = "", options: Mapping[str, str] = MappingProxyType({})
+) -> Report:
     """Ranked plans in every form.
 
     Parameters
@@ -109,9 +112,11 @@ def search_report(answer: Answer, exported: object = None, target: str = "") -> 
         The file that the best plan is in already.
     target : str
         What `planner export` writes the framework's launch files by; "": no framework is named, or it has none.
+    options : mapping of str to str
+        Options of the framework's own by the settings of a plan that they stand for.
     """
     return Report(
-        blocks=lambda: _search_blocks(answer, exported, target),
+        blocks=lambda: _search_blocks(answer, exported, target, options),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
         records=lambda: [plan.row() for plan in answer.listed],
@@ -139,7 +144,7 @@ def estimate_report(
 # -- a search
 
 
-def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]:
+def _search_blocks(answer: Answer, exported: object, target: str, options: Mapping[str, str]) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
     # 'planner explain' with the same options is about the first uniform plan.
     by_file = exported is not None or answer.refined is not None
@@ -148,7 +153,8 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
     )
     keep = "--export plan.yaml keeps the plan (--pick N: plan N), " if exported is None else ""
     launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'} -o run' writes its launch files"
-    launch += ", " if target else " ('planner list exporters'), "
+    named = [f"{words}: {options[name]}" for name, words in answer.space.report.settings.items() if name in options]
+    launch += f" ({', '.join(named)})" if named else "" if target else " ('planner list exporters')"
     facts = [
         *_verdict(answer, best),
         ("Limited by", _limits(best)),
@@ -156,7 +162,7 @@ def _search_blocks(answer: Answer, exported: object, target: str) -> list[Block]
         ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer, best)),
-        ("Next", f"{keep}{launch}{explain} says where its time goes, -v says more"),
+        ("Next", f"{keep}{launch}, {explain} says where its time goes, -v says more"),
     ]
     under = [note for note in answer.notes if getattr(note, "code", "") in UNDER_PLANS]
     notes = [note for note in answer.notes if note not in under]

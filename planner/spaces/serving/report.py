@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import SERVING_FIGURES
@@ -44,6 +44,7 @@ class ServingReport(SpaceReport):
         "allow, each with the most replicas (docs/inference.md, section 5)"
     )
     gap_priority = 2
+    settings: ClassVar[Mapping[str, str]] = {"max_batch": "sequences", "prefill_batch": "prompts per pass"}
 
     def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:
         """Columns of what plans cost; the interval that is shown is of what they are compared by."""

@@ -233,7 +233,7 @@ class ServingPlanSpace(PlanSpace):
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
             notes.append(Note("no_limits"))
-        if any(self._median(best, name) > limit for name, limit in self.limits.items()):
+        if self._rather_missed(best):
             notes.append(Note("limits_unlikely"))
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
@@ -248,6 +248,14 @@ class ServingPlanSpace(PlanSpace):
     def _median(self, ranked: RankedPlan, name: str) -> float:
         """What half of the measurements of a time are at most."""
         return float(ranked[name]) * self.medians[ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
+
+    def _rather_missed(self, ranked: RankedPlan) -> list[Note]:
+        """Limits that a plan keeps as predicted, and misses more likely than not."""
+        return [
+            Note("rather_misses_limit", figure=LIMITS[name], value_s=ranked[name], limit_s=limit)
+            for name, limit in self.limits.items()
+            if ranked[name] <= limit < self._median(ranked, name)
+        ]
 
     def _with_surer(self, answer: Answer, found: Found) -> Answer:
         """The answer with limits that ask for a plan that keeps each with a chance of 90 %, and that plan where it is quickly found."""
@@ -485,6 +493,7 @@ class ServingPlanSpace(PlanSpace):
         return [
             *self.does_not_fit(ranked, max_batch=batch, more=more),
             *missed_limits(self.limits, ranked),
+            *self._rather_missed(ranked),
             *_outside_interval([ranked]),
         ]
 

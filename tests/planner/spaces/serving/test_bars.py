@@ -241,7 +241,10 @@ def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer
     least = asked(answer, "--objective", "tpot")["plans"][0]["tpot_s"]
     found = asked(answer, "--max-tpot", f"{1.004e3 * least}ms")
     assert found["note_codes"][-1]["code"] == "limits_unlikely"
-    assert 0.4 < found["plans"][0]["limits_probability"] < 0.5
+    plan = found["plans"][0]
+    assert 0.4 < plan["limits_probability"] < 0.5
+    alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", "--max-tpot", f"{1.004e3 * least}ms")
+    assert "misses it more likely than not" in " ".join(alone.split())
     assert "none keeps it with 90 %" in answer(*QUESTION, "--max-tpot", f"{1.004e3 * least}ms")
 
 
