@@ -171,12 +171,10 @@ def _surer(answer: Answer) -> str:
     """What a plan that keeps the limits with 90 % probability costs."""
     found, limits = answer.baselines["surer"], answer.details["surer_limits"]
     each = " each" if len(limits) > 1 else ""
-    if found is None and answer.details["surer_searched"]:
-        return f"none keeps them with 90 %{each}" if each else "none keeps it with 90 %"
     options = " ".join(f"--max-{name.removesuffix('_s')} {1e3 * limit:g}ms" for name, limit in limits.items())
     asks = f"{options} {'ask' if each else 'asks'} for 90 %{each}"
     if found is None:
-        return asks
+        return f"{asks}, which no plan keeps" if answer.details["surer_searched"] else asks
     figure = SERVING_OBJECTIVES[answer.objective].figure
     if figure == "output_tokens_per_s":
         now, then = (significant(plan[figure]) for plan in (answer.plans[0], found))
