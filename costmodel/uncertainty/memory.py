@@ -55,6 +55,11 @@ class MemoryErrors:
     rows: int = 0
     framework: str = ""
 
+    @property
+    def own_rows(self) -> int:
+        """Runs of one framework that they are from; 0 where those of others stand in."""
+        return 0 if self.framework in ("", OTHERS) else self.rows
+
     def probability(self, predicted_bytes: float, capacity_bytes: float) -> float:
         """Chance that a plan of predicted bytes fits into a capacity, 0 to 1."""
         if predicted_bytes <= 0.0 or capacity_bytes <= 0.0:

@@ -125,21 +125,19 @@ def _picked(typed: Typed, where: Output, files: ReportFiles) -> int | None:
 
 
 def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | None) -> None:
-    from planner.exporters import options_of, target_for
+    from planner.exporters.launch import following
     from planner.report.answer import search_report
 
-    chosen = next((plan for plan in answer.listed if plan.rank == pick), None)
+    chosen = next((plan for plan in answer.tabled if plan.rank == pick), None)
     is_there = pick is None or chosen is not None
     if answer.plans and is_there:
         export_plan(where, lambda: answer, "the best plan" if pick is None else f"plan {pick}", chosen)
-    # What to type next is about the first plan.
-    target = target_for(answer.setting.framework)
-    report = search_report(answer, where.export if pick is None else None, target, options_of(target))
+    report = search_report(answer, following(answer, chosen) if where.format in ("table", "markdown") else "")
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)
     if not is_there:
-        last = max((plan.rank for plan in answer.listed), default=0)
+        last = max((plan.rank for plan in answer.tabled), default=0)
         raise UsageError(
             f"--pick {pick}: the table ends with plan {last}, and nothing was exported; --top N lists more"
         )

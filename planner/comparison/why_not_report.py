@@ -93,7 +93,7 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
         chosen = " (what was left open is chosen by a search: the best with these settings)" if answer.filled_in else ""
         facts.append(("Nearest plan" if answer.broken else "Plan", f"{ranked.summary}{chosen}"))
         used, there = ranked.memory_bytes_per_gpu, ranked.memory_there_bytes
-        facts.append(("Memory", memory_text(used, there, probability=ranked.fits_probability)))
+        facts.append(("Memory", memory_text(used, there, chance=ranked.fits_text)))
     if answer.misfit:
         facts.append(("Fits", answer.misfit))
     none = "none with other settings either" if answer.misfit else f"none: {answer.no_plan}"

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from costmodel.fields import Figure, parts_of
 from costmodel.uncertainty.memory import MemoryErrors
 from planner.core.blocks import Block, Table
+from planner.core.numbers import chance_text
 from planner.core.request import Request
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.core.what_if import WhatIf
 
+# Plans that people may benchmark before they choose.
+SHORT_LIST = 4
 # Sources of what somebody stated (`Request.source_of`).
 STATED = ("given", "plan file")
 # How a source begins that nobody stated and everybody should know of.
@@ -122,6 +125,8 @@ class RankedPlan:
         Of the plans that it is compared with; None: not compared.
     groups : tuple
         What it takes of every group of a cluster of several kinds of devices.
+    fits_runs : int
+        Measured runs of the framework that P(fits) stands on; 0: none of its own.
     """
 
     plan: Any
@@ -139,6 +144,7 @@ class RankedPlan:
     step_time_high_s: float | None = None
     probability_best: float | None = None
     groups: tuple[Any, ...] = ()
+    fits_runs: int = 0
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
@@ -172,6 +178,11 @@ class RankedPlan:
         """P(fits) of that device; None where it is not known."""
         found = self.figures.get("fits_probability")
         return None if found is None else float(found)
+
+    @property
+    def fits_text(self) -> str:
+        """P(fits) for people, as sure as the runs behind it allow; empty where it is not known."""
+        return "" if self.fits_probability is None else chance_text(self.fits_probability, self.fits_runs)
 
     @property
     def memory_there_bytes(self) -> float:
@@ -264,6 +275,8 @@ class Role:
         None: there is none that fits.
     source : str
         Who says so, where somebody does.
+    note : str
+        How the plan differs from what is published; of the most headroom, how much more would count.
     why_not : str
         Why there is none, where that is known.
     """
@@ -271,6 +284,7 @@ class Role:
     name: str
     plan: RankedPlan | None
     source: str = ""
+    note: str = ""
     why_not: str = ""
 
 
@@ -321,6 +335,12 @@ class ErrorBars:
     basis: str = ""
     rows: int = 0
     devices: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Ranks that people are told to benchmark: a list of more than `SHORT_LIST` is no advice but a statement about the model."""
+        every = len(self.benchmark_list) <= SHORT_LIST or not self.near_list
+        return self.benchmark_list if every else self.near_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,8 +502,8 @@ class ReportParts(Protocol):
     def shown(self, answer: Answer) -> Sequence[RankedPlan]:
         """Plans of the table, where not all that were found are worth a row."""
 
-    def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
-        """How fast a plan is, by name: what an answer says first."""
+    def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> Sequence[tuple[str, str]]:
+        """How fast a plan is, by name: what an answer says first; ``runs``: those that its interval is from."""
 
     def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
         """What the answer of a search says about this kind of plans, by name."""
@@ -572,6 +592,8 @@ class Answer(_Answered):
     ----------
     plans : tuple of RankedPlan
         The one to run, then the others, the best first.
+    more : tuple of RankedPlan
+        Plans beyond those that were asked for that the error bars name.
     refined : RankedPlan or None
         The best with blocks and recomputation of its own on every stage, or splits of its own inside the blocks, where it is faster than
         all of them; the proof is about the uniform space.
@@ -589,6 +611,7 @@ class Answer(_Answered):
 
     plans: tuple[RankedPlan, ...]
     proof: Proof
+    more: tuple[RankedPlan, ...] = ()
     refined: RankedPlan | None = None
     fastest: RankedPlan | None = None
     forgone: tuple[str, ...] = ()
@@ -601,6 +624,11 @@ class Answer(_Answered):
     def listed(self) -> tuple[RankedPlan, ...]:
         """Plans as a table has them: the refined one, where there is one, before those of the proven space."""
         return self.plans if self.refined is None else (self.refined, *self.plans)
+
+    @property
+    def tabled(self) -> tuple[RankedPlan, ...]:
+        """The same, and those that are named to be benchmarked."""
+        return (*self.listed, *self.more)
 
     @property
     def best(self) -> RankedPlan:

@@ -65,6 +65,24 @@ class Sentence:
     strong: bool = False
 
 
+class Commands(str):
+    """A value of `Facts`: what to type, each on a line of its own, then a sentence; in one line where a report has no such lines.
+
+    >>> typed = Commands(["planner export plan.yaml", "ls"], "more")
+    >>> typed, typed.commands, typed.note
+    ('planner export plan.yaml; ls; more', ('planner export plan.yaml', 'ls'), 'more')
+    """
+
+    commands: tuple[str, ...]
+    note: str
+
+    def __new__(cls, commands: Sequence[str], note: str = "") -> Commands:
+        """Join them."""
+        text = super().__new__(cls, "; ".join(filter(None, (*commands, note))))
+        text.commands, text.note = tuple(commands), note
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Names and values in two columns, without rules."""

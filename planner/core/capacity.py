@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 
 from costmodel.hardware.device import Device
+from costmodel.tolerances import EQUAL
 from costmodel.uncertainty.memory import CONFIDENCE, OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
@@ -170,15 +171,31 @@ def margin_words(request: Request, errors: MemoryErrors | None) -> str:
     return ", ".join([*words, *([] if confidence is None else [f"less a margin to fit with {percent(confidence)}"])])
 
 
+def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, there_bytes: float) -> str:
+    """Why a plan may not need more than a limit, and which option says otherwise.
+
+    >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
+    >>> limit_words(Request(model="m"), errors, errors.limit_bytes(80e9, 0.95), 80e9)
+    'below 95 % (--memory-confidence)'
+    >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, 40 * 2**30, 80e9)
+    '--memory-limit 40 GiB'
+    """
+    confidence = confidence_of(request, errors)
+    if confidence is not None and limit_bytes >= errors.limit_bytes(there_bytes, confidence) * (1.0 - EQUAL):
+        return f"below {100.0 * confidence:g} % (--memory-confidence)"
+    given = {"--memory-limit": request.memory_limit, "--memory-reserve": request.memory_reserve}
+    return " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+
+
 def errors_words(errors: MemoryErrors, framework: str) -> str:
     """Whose runs say how far predicted memory is off.
 
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
     '1,439 runs of nanotron'
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others"), "torchtitan")
-    '2,000 runs of other frameworks, none of torchtitan'
+    '2,000 runs of other frameworks, untested with torchtitan'
     """
-    others = f"other frameworks, none of {framework}" if framework else "several frameworks"
+    others = f"other frameworks, untested with {framework}" if framework else "several frameworks"
     return f"{counted(errors.rows, 'run')} of {others if errors.framework == OTHERS else errors.framework}"
 
 

@@ -8,7 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import byte_text, chance_text, counted, duration_text, joined_words, percent, significant
+from planner.core.numbers import (
+    byte_text,
+    chance_text,
+    counted,
+    duration_text,
+    joined_words,
+    percent,
+    rough_percent,
+    significant,
+)
 
 # Code -> its sentence. A part in [] is left out where one of its values is missing.
 SENTENCES: Mapping[str, str] = {
@@ -85,9 +94,9 @@ SENTENCES: Mapping[str, str] = {
         "[; {idle} of {gpus} GPUs stay idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:number}x faster per sample"
     ),
     "rule_binds": (
-        "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:share} less): {rules}"
+        "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:gap} less): {rules}"
     ),
-    "option_binds": ("{option} costs {saved:share} of the step: without it {plan} takes {step_time_s:time}"),
+    "option_binds": ("{option} costs {saved:gap} of the step: without it {plan} takes {step_time_s:time}"),
     # of a log beside its prediction
     "check_largest_part": "{part} makes most of the difference: {measured_s:time} measured, {predicted_s:time} predicted",
     "check_slow_steps": (
@@ -144,7 +153,7 @@ SENTENCES: Mapping[str, str] = {
     "groups_shared": "no plan with GPUs of its own for every pipeline is {better}; plans whose pipelines share a group were not all tried",
     "fullest_device": "most of the fullest device ({group}) are {largest}: {largest_bytes:bytes}",
     "not_proven": (
-        "the best plan is not proven: another could be up to {gap:share} {better}; --time-limit gives the search longer"
+        "the best plan is not proven: another could be up to {gap:gap} {better}; --time-limit gives the search longer"
     ),
     # of serving
     "no_limits": "the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be",
@@ -189,6 +198,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "ms": lambda seconds: f"{1e3 * seconds:.3g}",
     "bytes": byte_text,
     "share": percent,
+    "gap": rough_percent,
     "chance": chance_text,
     "family": {
         "model": "model parallelism",

@@ -22,6 +22,7 @@ __all__ = [
     "joined_words",
     "percent",
     "percents",
+    "rough_percent",
     "short",
     "signed",
     "significant",
@@ -113,16 +114,42 @@ def percents(shares: Mapping[str, float]) -> dict[str, str]:
     return {name: percent(count / 1000.0) for name, count in whole.items()}
 
 
-def chance_text(chance: float | None) -> str:
-    """Write a chance in percent; rounded down, and never as certain.
+def rough_percent(share: float | None) -> str:
+    """Write how far apart two predictions are: two significant digits of a percentage, since their errors hide more.
 
+    >>> rough_percent(0.000531), rough_percent(0.0234), rough_percent(0.163), rough_percent(0.0)
+    ('<0.1 %', '2.3 %', '16 %', '0 %')
+    """
+    if share is None or not math.isfinite(share):
+        return NOT_AVAILABLE
+    if share < 0.001:
+        return "0 %" if share <= 0 else "<0.1 %"
+    return f"{significant(share * 100, 2)} %"
+
+
+def chance_text(chance: float | None, runs: int = 0) -> str:
+    """Write a chance in whole percent, rounded down; never as certain, nor as surer than so many runs can show.
+
+    That n of n runs went well says that the next one does with a chance of (n + 1) / (n + 2): Laplace's rule of succession.
+
+    Parameters
+    ----------
+    chance : float or None
+    runs : int
+        Measured runs that it stands on; 0: none of its own.
+
+    Examples
+    --------
     >>> chance_text(0.9499), chance_text(0.95), chance_text(0.99999), chance_text(None)
-    ('94.9 %', '95.0 %', '>99.9 %', 'n/a')
+    ('94 %', '95 %', '>99 %', 'n/a')
+    >>> chance_text(0.99999, 30), chance_text(0.966, 30), chance_text(0.9999, 1439)  # 31 / 32 is 96.9 %
+    ('>96 %', '96 %', '>99 %')
     """
     if chance is None:
         return NOT_AVAILABLE
-    thousandths = math.floor(chance * 1000.0 + 1e-6)
-    return ">99.9 %" if thousandths >= 999 else percent(thousandths / 1000.0)
+    most = min(0.99, (runs + 1) / (runs + 2)) if runs else 0.99
+    shown = math.floor(100.0 * min(chance, most) + 1e-6)
+    return f"{'>' if chance > most else ''}{shown} %"
 
 
 def time_unit(seconds: float) -> Unit:

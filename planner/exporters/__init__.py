@@ -106,15 +106,6 @@ def target_for(framework: str) -> str:
     return next((target for target in EXPORTERS if framework == exporter_of(target).FRAMEWORK), "")
 
 
-def options_of(target: str) -> Mapping[str, str]:
-    """What a target writes the settings of a plan as; nothing without a target.
-
-    >>> options_of("vllm")["max_batch"], options_of("")
-    ('--max-num-seqs', {})
-    """
-    return exporter_of(target).FIELDS if target else {}
-
-
 def exporter_rows() -> list[dict[str, Any]]:
     """Every target, for `planner list exporters`."""
     return [

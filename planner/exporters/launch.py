@@ -6,11 +6,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.core.answer import Answer, Estimate
+from costmodel.mesh.plan import MeshPlan
+from planner.core.answer import Answer, Estimate, RankedPlan
+from planner.core.blocks import Commands
 from planner.core.errors import PlannerError
+from planner.core.numbers import joined_words
 from planner.core.request import SPACES, imported
-from planner.exporters import EXPORTERS, exporter_of
-from planner.exporters.export import make_export, starts
+from planner.exporters import EXPORTERS, exporter_of, targets_that_take
+from planner.exporters.export import Export, make_export, starts
+from planner.exporters.job import Nodes
 from planner.exporters.plans import Planned
 from planner.files.resources import is_plan_file
 from planner.report.first_screen import Launch
@@ -48,25 +52,12 @@ def launch_of(answer: Answer | Estimate) -> Launch:
     >>> launch.target, launch.commands[-1]
     ('megatron', 'sbatch train.slurm')
     """
-    ranked = answer.best if isinstance(answer, Answer) else answer.ranked
-    framework, info = answer.setting.framework, SPACES[answer.space.name]
-    found = []
-    for target in EXPORTERS if info.job else ():
-        exporter = exporter_of(target)
-        if framework and framework != exporter.FRAMEWORK:
-            continue
-        planned = Planned(space=answer.space, ranked=ranked, path=Path(_PLAN), takes=exporter.TAKES)
-        try:
-            job, kind = imported(info.job)(planned)
-            if kind in exporter.TAKES:
-                found.append((exporter, make_export(job, target), job.nodes))
-        except PlannerError:  # it does not run this plan
-            continue
+    found = _exports(answer, answer.best if isinstance(answer, Answer) else answer.ranked)
     file, first = _plan_file(answer)
     if not found:
         return Launch(commands=(*first, f"planner explain --plan {shlex.quote(file)}"))
-    exporter, export, nodes = min(found, key=lambda each: len(each[1].account.cannot))
-    ways = starts(nodes, export.files)
+    export, nodes = found[0]
+    exporter, ways = exporter_of(export.target), starts(nodes, export.files)
     written = f"planner export {shlex.quote(file)} --to {export.target} --output-dir {_FOLDER}"
     script = next(name for name in export.files if name.endswith(".sh"))
     return Launch(
@@ -79,10 +70,76 @@ def launch_of(answer: Answer | Estimate) -> Launch:
     )
 
 
+def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | str:
+    """What to type after a search: the commands that keep a plan, and write what starts it.
+
+    Parameters
+    ----------
+    answer : Answer
+    ranked : RankedPlan, optional
+        Another of its plans than the one to run.
+
+    Returns
+    -------
+    Commands or str
+        "": the question was not typed.
+    """
+    if not _is_typed(answer):
+        return ""
+    file, first = _plan_file(answer)
+    plan = shlex.quote(file)
+    found = _exports(answer, ranked or answer.best)
+    whole = [export.target for export, _ in found if not export.account.cannot]
+    commands, note = [*first], ""
+    if found:
+        target, cannot = found[0][0].target, found[0][0].account.cannot
+        commands.append(f"planner export {plan} --to {target} -o {_FOLDER}")
+        words, options = answer.space.report.settings, exporter_of(target).FIELDS
+        named = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
+        note = f"{', '.join(named)}; " if named else ""
+        if cannot:
+            note += f"{target} leaves out {joined_words(list(cannot))}"
+            if isinstance(answer.best.plan, MeshPlan) and not answer.setting.framework:
+                note += f": --framework {exporter_of(target).FRAMEWORK} asks for plans that it runs"
+            note += "; "
+        elif whole[1:]:
+            note += f"or --to {', '.join(whole[1:])}; "
+    elif answer.setting.framework:
+        note = f"no target writes plans for {answer.setting.framework}; "
+    elif SPACES[answer.space.name].job:
+        first, *others = dict.fromkeys(exporter_of(target).FRAMEWORK for target in targets_that_take(answer.space.name))
+        named = f"{first} (or {', '.join(others)})" if others else first
+        note = f"no target writes this plan: --framework {named} asks for plans that it runs; "
+    return Commands(commands, f"{note}'planner explain --plan {plan}' says where its time goes")
+
+
+def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[Export, Nodes]]:
+    """What targets write of a plan, those that express most of it first; of an answer about a framework only targets for it are asked."""
+    framework, info = answer.setting.framework, SPACES[answer.space.name]
+    found = []
+    for target in EXPORTERS if info.job else ():
+        exporter = exporter_of(target)
+        if framework and framework != exporter.FRAMEWORK:
+            continue
+        planned = Planned(space=answer.space, ranked=ranked, path=Path(_PLAN), takes=exporter.TAKES)
+        try:
+            job, kind = imported(info.job)(planned)
+            if kind in exporter.TAKES:
+                found.append((make_export(job, target), job.nodes))
+        except PlannerError:  # it does not run this plan
+            continue
+    return sorted(found, key=lambda each: len(each[0].account.cannot))
+
+
+def _is_typed(answer: Answer | Estimate) -> bool:
+    """Whether the question was asked on the command line."""
+    return answer.setting.command_line.startswith("planner ")
+
+
 def _plan_file(answer: Answer | Estimate) -> tuple[str, Sequence[str]]:
     """The plan file, and the command that writes it, where there is none."""
     line = answer.setting.command_line
-    if not line:
+    if not _is_typed(answer):
         return _PLAN, (f'result.save("{_PLAN}")  # in Python',)
     # The plan that a search is given is one to compare with.
     is_search = isinstance(answer, Answer)
@@ -99,4 +156,5 @@ def _plan_file(answer: Answer | Estimate) -> tuple[str, Sequence[str]]:
             kept.append(word)
         elif _WRITTEN[name] and not equals:
             next(words, None)
-    return _PLAN, (f"{shlex.join(kept)} --export {_PLAN}",)
+    file = _PLAN if _PLAN not in kept else f"best-{_PLAN}"  # the plan of the question stays
+    return file, (f"{shlex.join(kept)} --export {file}",)

@@ -12,7 +12,7 @@ from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.core.errors import PlannerError, UsageError
-from planner.core.numbers import byte_text, chance_text, duration_text, percent
+from planner.core.numbers import byte_text, duration_text, percent
 from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
@@ -287,7 +287,7 @@ def _other_framework(space: Any, ranked: RankedPlan, target: str) -> tuple[str, 
     times = _TRAINED if resolved.workload.training else _SERVED
     figures = [f"{words} {_change(there[name], ranked[name], duration_text)}" for words, name in times.items()]
     memory = _change(there.memory_bytes_per_gpu, ranked.memory_bytes_per_gpu, byte_text)
-    chance = "" if there.fits_probability is None else f", P(fits) {chance_text(there.fits_probability)}"
+    chance = "" if there.fits_probability is None else f", P(fits) {there.fits_text}"
     fits = "" if there.fits else "; THE PLAN DOES NOT FIT THERE"
     told = f"{', '.join(figures)}, and the fullest GPU needs {memory}{chance}{plain}"
     return (f"{made}; with {target} {told}{fits}; {best}",)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import (
+    ASSUMED,
     STATED,
     Answer,
     Estimate,
@@ -24,18 +25,18 @@ from planner.core.answer import (
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.capacity import errors_words
+from planner.core.capacity import errors_words, limit_words
 from planner.core.notes import UNDER_PLANS
 from planner.core.numbers import (
     big_count,
     byte_text,
     byte_unit,
-    chance_text,
     counted,
     duration_text,
     duration_unit,
     percent,
     percents,
+    rough_percent,
     significant,
     time_unit,
 )
@@ -63,6 +64,7 @@ from planner.report.uncertainty import (
     bars_facts,
     benchmark_sentence,
     interval_text,
+    runs_words,
     sensitivity_blocks,
     sensitivity_facts,
     span_text,
@@ -100,23 +102,24 @@ _MATTER = (
 )
 
 
-def search_report(
-    answer: Answer, exported: object = None, target: str = "", options: Mapping[str, str] = MappingProxyType({})
-) -> Report:
+# What to type next where a program asks.
+_NEXT = (
+    "--export plan.yaml keeps the plan (--pick N: plan N), 'planner export plan.yaml --to NAME -o run' writes its launch files "
+    "('planner list exporters'), 'planner explain --plan plan.yaml' says where its time goes"
+)
+
+
+def search_report(answer: Answer, following: str = "") -> Report:
     """Ranked plans in every form.
 
     Parameters
     ----------
     answer : Answer
-    exported : path-like, optional
-        The file that the best plan is in already.
-    target : str
-        What `planner export` writes the framework's launch files by; "": no framework is named, or it has none.
-    options : mapping of str to str
-        Options of the framework's own by the settings of a plan that they stand for.
+    following : str or Commands
+        What to type next; "": in words.
     """
     return Report(
-        blocks=lambda: _search_blocks(answer, exported, target, options),
+        blocks=lambda: _search_blocks(answer, following or _NEXT),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
         records=lambda: [plan.row() for plan in answer.listed],
@@ -144,25 +147,16 @@ def estimate_report(
 # -- a search
 
 
-def _search_blocks(answer: Answer, exported: object, target: str, options: Mapping[str, str]) -> list[Block]:
+def _search_blocks(answer: Answer, following: str) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
-    # 'planner explain' with the same options is about the first uniform plan.
-    by_file = exported is not None or answer.refined is not None
-    explain = (
-        f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
-    )
-    keep = "--export plan.yaml keeps the plan (--pick N: plan N), " if exported is None else ""
-    launch = f"'planner export {exported or 'plan.yaml'} --to {target or 'NAME'} -o run' writes its launch files"
-    named = [f"{words}: {options[name]}" for name, words in answer.space.report.settings.items() if name in options]
-    launch += f" ({', '.join(named)})" if named else "" if target else " ('planner list exporters')"
     facts = [
         *_verdict(answer, best),
-        ("Limited by", _limits(best)),
+        ("Limited by", limits_text(best)),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(answer, better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer, best)),
-        ("Next", f"{keep}{launch}, {explain} says where its time goes, -v says more"),
+        ("Next", following),
     ]
     under = [note for note in answer.notes if getattr(note, "code", "") in UNDER_PLANS]
     notes = [note for note in answer.notes if note not in under]
@@ -179,7 +173,7 @@ def _search_blocks(answer: Answer, exported: object, target: str, options: Mappi
             answer.space.report.plans_table(shown, answer.objective),
             caption=tuple(filter(None, (legend([plan.summary for plan in shown]), _left_out(answer, shown), *under))),
         ),
-        *_benchmark(answer, len(shown)),
+        *_benchmark(answer, shown),
         *([Facts(tuple(("Note", note) for note in notes))] if notes else []),
     ]
 
@@ -189,21 +183,17 @@ def verdict_blocks(word: str, summary: str, facts: Sequence[tuple[str, str]]) ->
     return [Sentence(f"{word}: {summary}.", strong=True), Facts(tuple(facts))]
 
 
-def memory_text(
-    used_bytes: float, capacity_bytes: float, where: str = "per GPU", probability: float | None = None
-) -> str:
-    """How much memory is used, and with what chance that fits, or how much is left.
+def memory_text(used_bytes: float, capacity_bytes: float, where: str = "per GPU", chance: str = "") -> str:
+    """How much memory is used, and with what chance that fits, or how much is left where none is known.
 
     >>> memory_text(9 * 2**30, 80 * 2**30), memory_text(81 * 2**30, 80 * 2**30, "on acc1")
     ('9.00 GiB of 80.0 GiB per GPU (71.0 GiB to spare)', '81.0 GiB of 80.0 GiB on acc1 (1.00 GiB too much)')
-    >>> memory_text(64.4 * 2**30, 79.6 * 2**30, probability=0.98)
-    '64.4 GiB of 79.6 GiB per GPU, 98.0 % likely to fit'
+    >>> memory_text(64.4 * 2**30, 79.6 * 2**30, chance="98 %")
+    '64.4 GiB of 79.6 GiB per GPU, 98 % likely to fit'
     """
     room = capacity_bytes - used_bytes
-    if probability is not None:
-        return (
-            f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, {chance_text(probability)} likely to fit"
-        )
+    if chance:
+        return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, {chance} likely to fit"
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
 
@@ -213,22 +203,44 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     # Where there are several kinds, of the fullest: the first that is as full.
     group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
     where = f"per {group or 'GPU'}"
-    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_probability)
-    errors = answer.setting.memory_errors
-    if errors is not None and plan.fits_probability is not None:
-        limit = plan.memory_capacity_bytes
-        chance = chance_text(errors.probability(limit, plan.memory_there_bytes))
-        memory += f" (by {errors_words(errors, answer.setting.framework)}); "
-        memory += f"{'limit' if plan.fits else 'too much: the limit is'} {byte_text(limit)} ({chance} likely to fit)"
-    return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
+    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_text)
+    framework, errors = answer.setting.framework, answer.setting.memory_errors
+    if errors is not None and plan.fits_text:
+        limit = byte_text(plan.memory_capacity_bytes)
+        above = f"plans above {limit} are left out" if plan.fits else f"above {limit} is too much"
+        why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
+        memory += f" ({errors_words(errors, framework)}); {above}: {why}"
+    runs = runs_words(answer.error_bars, framework)
+    return [*answer.space.report.speed_facts(plan, answer.objective, runs), ("Memory", memory)]
 
 
-def _limits(plan: RankedPlan) -> str:
-    """What limits a plan, and what its time goes to."""
+# What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.
+_WAITING = {
+    "memory bandwidth": "compute, whose kernels wait for memory",
+    "host launches": "compute, whose kernels wait for hosts to start them",
+}
+_PART_OF = {**dict.fromkeys(_WAITING, "compute"), "gradient exchange": "exposed gradient exchange"}
+
+
+def bottleneck_text(plan: RankedPlan) -> str:
+    """What takes longest, by a word that the parts of the time have, too."""
+    return _WAITING.get(plan.bottleneck, plan.bottleneck)
+
+
+def limits_text(plan: RankedPlan) -> str:
+    """What limits a plan, and what its time goes to; of compute, the share of the peak that its kernels reach."""
     shares = largest_parts(plan)
     texts = percents(shares)
-    words = (f"{word} {texts[word]}" for word in sorted(shares, key=lambda word: (word == OTHER, -shares[word])))
-    return f"{plan.bottleneck} (of the time: {', '.join(words)})"
+    largest, mfu = _PART_OF.get(plan.bottleneck, plan.bottleneck), plan.get("mfu")
+    if mfu and shares.get("compute"):
+        texts["compute"] += (
+            f"{' of the time' * (largest == 'compute')} at {100 * mfu / shares['compute']:.0f} % of peak"
+        )
+    elif largest in texts:
+        texts[largest] += " of the time"
+    order = sorted(shares, key=lambda word: (word != largest, word == OTHER, -shares[word]))
+    words = (texts[word] if word == largest else f"{word} {texts[word]}" for word in order)
+    return f"{bottleneck_text(plan)} ({', '.join(words)})"
 
 
 def _proof(answer: Answer, better: str) -> str:
@@ -241,17 +253,19 @@ def _proof(answer: Answer, better: str) -> str:
         first = "the best of them"
         if better == "faster":
             ahead = 1.0 - proof.bound_s / answer.best.step_time_s
-            first = duration_text(proof.bound_s) + (f" ({percent(ahead)} less than the first)" if ahead > 0.0 else "")
+            first = duration_text(proof.bound_s) + (
+                f" ({rough_percent(ahead)} less than the first)" if ahead > 0.0 else ""
+            )
     elif refined is not None:
         noun, first = "uniform plan", f"plan {answer.plans[0].rank} ({duration_text(answer.plans[0].step_time_s)})"
         words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
-        beyond = f"; plan {refined.rank} has {words} and is {percent(-refined.gap)} {better}, but not proven"
+        beyond = f"; plan {refined.rank} has {words} and is {rough_percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         kept = " and keeps the limits" if answer.setting.limits else ""
         size = proof.space_size
-        none = f"none of the {big_count(size)} {noun}s" if size is not None and size > 1 else f"no {noun}"
-        return f"{none} searched (-v says which) that fits{kept} is {better} than {first}{more}{beyond}"
+        none = f"none of all {big_count(size)} {noun}s" if size is not None and size > 1 else f"no {noun}"
+        return f"by the model, {none} (-v says which) that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return unproven_text(proof.gap, duration_text(proof.bound_s), better=better, noun=noun) + beyond
@@ -260,7 +274,7 @@ def _proof(answer: Answer, better: str) -> str:
 def unproven_text(gap: float, least: str, *, better: str = "faster", noun: str = "plan") -> str:
     """How far an answer without a proof may be from the best; ``least`` is the time that nothing beats."""
     bound = f" (no {noun} takes less than {least})" if better == "faster" else ""
-    return f"not proven: a {noun} could be up to {percent(gap)} {better}{bound}"
+    return f"not proven: a {noun} could be up to {rough_percent(gap)} {better}{bound}"
 
 
 def used_text(used: int, there: int, *, proven: bool, better: str = "faster", noun: str = "GPU") -> str:
@@ -285,16 +299,16 @@ def _workers(answer: Answer, better: str) -> str:
 
 def _left_out(answer: Answer, shown: Sequence[RankedPlan]) -> str:
     """How many plans have no row, and how to see them."""
-    number = len(answer.listed) - len(shown)
+    number = len(answer.tabled) - len(shown)
     if not number:
         return ""
     which = f"{counted(number, 'more plan')} {'is' if number == 1 else 'are'} left out"
-    return f"{which}: more than twice as bad as the first (--top {len(answer.listed)} shows all)."
+    return f"{which}: more than twice as bad as the first (--top {len(answer.tabled)} shows all)."
 
 
-def _benchmark(answer: Answer, shown: int) -> list[Sentence]:
+def _benchmark(answer: Answer, shown: Sequence[RankedPlan]) -> list[Sentence]:
     """What to benchmark; the refined plan is not compared with the others under the model's error."""
-    found = benchmark_sentence(answer.error_bars, min(shown, len(answer.plans)), answer.plans[0].rank)
+    found = benchmark_sentence(answer.error_bars, [plan.rank for plan in shown], answer.plans[0].rank)
     if answer.refined is None:
         return found
     return [Sentence(f"Of the uniform plans, {text[0].lower()}{text[1:]}") for text in (block.text for block in found)]
@@ -363,7 +377,17 @@ def _assumed(answer: Answer | Estimate, plan: RankedPlan) -> str:
         ),
         *(a for a in answer.model_assumptions if a.source in STATED),
     ]
-    return ", ".join(assumption_text(a, stated_only=True) for a in shown)
+    guessed = [a for a in shown if a.name in _DECIDING and a.source == "model file"]
+    texts = [assumption_text(a, stated_only=True) for a in shown if a not in guessed]
+    if guessed:
+        names = ", ".join(f"{a.name} {a.value}" for a in guessed)
+        options = ", ".join(_DECIDING[a.name] for a in guessed)
+        texts.insert(0, f"{names} ({ASSUMED}the model file's; {options})")
+    return ", ".join(texts)
+
+
+# What decides most, and the options that say otherwise.
+_DECIDING = {"global batch": "--batch", "sequence length": "--seq"}
 
 
 def _details(answer: Answer | Estimate) -> list[Block]:
@@ -530,12 +554,12 @@ class SpaceReport(ReportParts):
         """Columns between the step time and the bottleneck."""
         raise NotImplementedError
 
-    def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
+    def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> Sequence[tuple[str, str]]:
         """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
         cost = cost_text(objective, cost_of(objective, plan.figures), plan)
         cost += " per step" if cost and " per " not in cost else ""
         ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
-        interval = f" (80 % interval {ends})" if ends else ""
+        interval = f" (80 % interval {ends}{f', by {runs}' * bool(runs)})" if ends else ""
         each = plan.throughput_samples_per_s / plan.workers
         rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
         if plan.get("tokens_per_s") is not None:
@@ -544,7 +568,7 @@ class SpaceReport(ReportParts):
         return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
 
     def shown(self, answer: Answer) -> Sequence[RankedPlan]:
-        return answer.listed
+        return answer.tabled
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:
         return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
 from planner.core.blocks import Block, Facts, Heading, Table
-from planner.core.numbers import chance_text, percent, significant, time_unit, used_of_total
+from planner.core.numbers import percent, significant, time_unit, used_of_total
 from planner.core.objectives import shown_costs
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import Figure, Rows
@@ -337,7 +337,7 @@ def _plans_table(shown: Mapping[str, RankedPlan], objective: str) -> str:
                 for plan in plans
             ],
         ),
-        numbers("P(fits)", "chance that it fits", (plan.fits_probability for plan in plans), chance_text),
+        ("P(fits)", "chance that it fits", [Cell(plan.fits_text, plan.fits_probability) for plan in plans]),
         numbers(
             "exposed comm.",
             "share of the step that waits for the network",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Facts, Heading, Sentence
-from planner.core.numbers import byte_text, duration_text, joined_words, percent, percents, significant
+from planner.core.numbers import byte_text, duration_text, joined_words, percents, rough_percent, significant
 from planner.core.objectives import better_word, shown_costs, with_unit
+from planner.report.answer import bottleneck_text
 from planner.report.figures.kinds import COLOURS, colour_of
 from planner.report.frameworks import is_of_frameworks
 from planner.report.page import escaped, facts
@@ -102,7 +103,7 @@ def first_screen(answer: Answer | Estimate, blocks: Sequence[Block], launch: Lau
     tiles = [
         _tile(speed[0], verdict[speed[0]], _interval(best), *more),
         _tile("Memory" if best.fits else "Memory: it does not fit", verdict["Memory"], _filled(best), *help_it_fit),
-        _tile("What limits it", best.bottleneck, _parts(best)),
+        _tile("What limits it", bottleneck_text(best), _parts(best)),
     ]
     proof = [f"{verdict['Proof'][:1].upper()}{verdict['Proof'][1:]}."] if "Proof" in verdict else []
     sure = (*proof, *(sentence.text for sentence in sentences if sentence is not words))
@@ -201,7 +202,7 @@ def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
         best = answer.best
         if best is None or best.plan == answer.ranked.plan:
             return []
-        ahead = f"{percent(1.0 - best.score / answer.ranked.score)} {better_word(answer.objective)}"
+        ahead = f"{rough_percent(1.0 - best.score / answer.ranked.score)} {better_word(answer.objective)}"
         return [("The best plan", f"{ahead} ({paid_text(best, answer.objective)}): {best.summary}")]
     found = []
     if len(answer.listed) > 1:

@@ -9,7 +9,7 @@ from planner.core.answer import Answer, FrameworkPlan, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Table
 from planner.core.numbers import byte_text, duration_text, duration_unit, percent
 from planner.core.request import WELL_TUNED, WELL_TUNED_WORDS
-from planner.report.tables import SURE, fits_columns
+from planner.report.tables import fits_columns, worse_text
 from planner.report.uncertainty import interval_text
 
 # Of the best plan of a framework; none where it has no plan.
@@ -17,6 +17,8 @@ _FIGURES = (
     "step_time_s", "step_time_low_s", "step_time_high_s", "memory_bytes_per_gpu", "mfu", "workers", "summary",
 )  # fmt: skip
 
+# A chance of fitting that needs no column.
+_SURE = 0.99
 _HEADING = "Frameworks: the best first, with its plan to run"
 
 
@@ -44,9 +46,9 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
         Column("framework", tuple(_name(row) for row in rows), 0, is_text=True),
         Column(f"time per {answer.space.step_word}", of_plan(lambda plan: duration_text(plan.step_time_s)), 0),
         Column("80 % interval", of_plan(_interval), 3),
-        Column("behind", cells(lambda row, _: percent(row.behind) if row.behind else ""), 1),
+        Column("behind", cells(lambda row, _: worse_text(row.behind) if row.behind else ""), 1),
         Column("memory", of_plan(lambda plan: byte_text(plan.memory_bytes_per_gpu)), 2, unit="per GPU"),
-        *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2, below=SURE),
+        *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2, below=_SURE),
         Column("MFU", of_plan(_mfu), 4),
         Column("GPUs", of_plan(lambda plan: f"{plan.workers:,}"), 6),
         Column("proof", cells(lambda _, found: _proof(found)), 5, is_text=True),

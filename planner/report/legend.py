@@ -16,10 +16,17 @@ _DEGREES = (
 )
 _LAYERS = (("data", "the samples"), ("channels", "outputs"), ("in-channels", "inputs"), ("rows", "image rows"))
 _OTHERS = (
+    (r"\bep \d", "ep lies within tp x cp x dp, and adds no GPUs"),
     (r"\bvpp \d", "vpp: chunks of layers per GPU"),
+    (r"\bzero-bubble\b", "zero-bubble: gradients of weights fill waits of the pipeline"),
     (r"\bzero [1-3]", "zero: dp's GPUs split the optimizer state (1), gradients too (2), weights too (3)"),
     (r"\bzero \d over (\d+)", "over {0}: within groups of {0} GPUs"),
     (r"\bmicro-batch (\d+) x (\d+)", "micro-batch {0} x {1}: {0} at a time, {1} times per step"),
+    (
+        r"\brecompute (?:selective|full)\b",
+        "recompute: backward passes compute again what is cheap (selective) or whole blocks (full)",
+    ),
+    (r"\boffload (?:optimizer|activations)\b", "offload: kept on the host"),
 )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.blocks import Block, Facts, Heading
-from planner.core.numbers import byte_text, counted, percent
-from planner.core.objectives import best_word, better_word, worse_word
-from planner.report.tables import paid_text, ratio_text
+from planner.core.numbers import byte_text, counted, significant
+from planner.core.objectives import best_word, worse_word
+from planner.report.tables import gap_text, paid_text, worse_text
 
 _HEADING = "Roles"
 # Roles with what they are called; the best plan's own word is that of the objective.
@@ -27,12 +27,12 @@ _SAME = {
     "fastest": "the {best}",
     "data_parallel": "{data_parallelism}",
     "data_parallel_all": "{data_parallelism} on all GPUs",
-    "most_headroom": "most headroom (no plan that leaves clearly more memory was found within 5 %)",
-    "fewest_gpus": "fewest GPUs (no plan with 95 % of the speed was found on fewer)",
     "usual_stages": "with a usual number of stages",
-    "published": "as published ({source})",
+    "published": "{published}",
     "given": "what you run",
 }
+# What no plan was found to do that is nearly as good as the one to run.
+_NONE_FOUND = {"most_headroom": "leaves clearly{note} more memory", "fewest_gpus": "takes fewer GPUs"}
 # What is said where no plan is for a role.
 _NONE = {
     "data_parallel": "no plan with {data_parallelism} fits",
@@ -106,9 +106,15 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
     best, plain = best_word(answer.objective), answer.space.report.data_parallelism
     if plan is not None and plan.plan == answer.best.plan:
         words = {"best": best.lower(), "data_parallelism": plain}
-        said = [_SAME[role.name].format(source=role.source, **words) for role in roles]
+        named = [role for role in roles if role.name in _SAME]
+        said = [_SAME[role.name].format(published=_published(role), **words) for role in named]
         if answer.fastest is not None:
             said.insert(0, simplest_words(answer))
+        notes = {role.name: f" ({role.note})" if role.note else "" for role in roles}
+        if plan.workers == 1:
+            notes.pop("fewest_gpus", None)
+        none = [text.format(note=notes[name]) for name, text in _NONE_FOUND.items() if name in notes]
+        said += [f"within 5 % no plan was found that {' or '.join(none)}"] if none else []
         return f"Plan {answer.best.rank} is", "; ".join(said)
     title = best if roles[0].name == "fastest" else TITLES[roles[0].name]
     if plan is None:
@@ -116,24 +122,34 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
         too_few = f"a batch of {setting.global_batch} has no {setting.gpus} parts"
         why_not = roles[0].why_not or (too_few if setting.gpus > setting.global_batch else "does not fit")
         return title, _NONE[roles[0].name].format(source=roles[0].source, why_not=why_not, data_parallelism=plain)
-    listed = next((f"plan {p.rank}" for p in answer.listed if p.plan == plan.plan), plan.summary)
+    listed = next((f"plan {p.rank}" for p in answer.tabled if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)
     # One reason is enough: the others show in the figures.
     also = "".join(f"; also {TITLES[role.name][0].lower()}{TITLES[role.name][1:]}" for role in roles[1:])
     ends = "; --fastest names it first" if roles[0].name == "fastest" else ""
     # The reasons of two roles say it.
     other = plan.workers != answer.best.workers and roles[0].name not in ("fewest_gpus", "data_parallel_all")
-    on = f", on {counted(plan.workers, 'GPU')}" if other else ""
+    on = f", on {_on_others(answer, roles[0], plan)}" if other else ""
     return title, f"{_gap(answer, plan)} ({paid_text(plan, answer.objective)}{on}){why}: {listed}{also}{ends}"
+
+
+def _on_others(answer: Answer, role: Role, plan: RankedPlan) -> str:
+    """How many GPUs a plan is on, why these, and what that is of the GPU-hours of the one to run."""
+    hours = plan.workers * plan.step_time_s / (answer.best.workers * answer.best.step_time_s)
+    batch = answer.setting.global_batch
+    is_full = role.name == "data_parallel" and plan.workers == batch < answer.setting.gpus
+    why = f", since the batch has {batch:,} samples" if is_full else ""
+    return f"{counted(plan.workers, 'GPU')}{why}, {significant(hours)}x the GPU-hours"
+
+
+def _published(role: Role) -> str:
+    return f"adapted from {role.source} ({role.note})" if role.note else f"as published ({role.source})"
 
 
 def _gap(answer: Answer, plan: RankedPlan) -> str:
     """How much better or worse a plan is than the one to run."""
-    ratio, better = plan.score / answer.best.score, better_word(answer.objective)
-    if ratio < 1.0:
-        return f"{percent(1.0 - ratio)} {better}"
-    worse = worse_word(answer.objective)
-    return f"{percent(ratio - 1.0)} {worse}" if ratio < 1.5 else f"{ratio_text(ratio)}x {worse}"
+    gap = plan.score / answer.best.score - 1.0
+    return gap_text(gap, answer.objective) if gap < 0.0 else f"{worse_text(gap)} {worse_word(answer.objective)}"
 
 
 def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
@@ -153,6 +169,6 @@ def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
             f", with {counted(plan.plan.pp, 'stage')}; {best.plan.pp} neither divides the blocks nor is a power of two"
         ),
         "given": lambda: "" if plan.fits else f", and does not fit: there are {byte_text(plan.memory_capacity_bytes)}",
-        "published": lambda: f", as published ({role.source})",
+        "published": lambda: f", {_published(role)}",
     }
     return words[role.name]()

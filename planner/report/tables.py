@@ -15,9 +15,9 @@ from planner.core.numbers import (
     Unit,
     byte_text,
     byte_unit,
-    chance_text,
     duration_text,
     percent,
+    rough_percent,
     significant,
     time_unit,
     used_of_total,
@@ -27,8 +27,6 @@ from planner.core.objectives import better_word, cost_of, cost_text, worse_word
 _WIDTH = 30
 # What the parts of a time that a headline does not name are called.
 OTHER = "other"
-# A chance of fitting that needs no word.
-SURE = 0.99
 # Parts of a time that a headline names: so many, and none below this share; the rest is said from a share on that shows.
 _NAMED, _LEAST, _SHOWS = 4, 0.005, 0.001
 
@@ -252,8 +250,7 @@ def fits_columns(plans: Sequence[RankedPlan | None], priority: int, *, below: fl
     chances = [None if plan is None else plan.fits_probability for plan in plans]
     if all(chance is None or chance >= below for chance in chances):
         return []
-    cells = ("" if plan is None else chance_text(chance) for plan, chance in zip(plans, chances, strict=True))
-    return [Column("P(fits)", tuple(cells), priority)]
+    return [Column("P(fits)", tuple("" if plan is None else plan.fits_text for plan in plans), priority)]
 
 
 def ranked_table(
@@ -269,23 +266,35 @@ def ranked_table(
 
 
 def gap_text(gap: float, objective: str) -> str:
-    """Write how much more a plan takes than another, or how much better it is.
+    """Write how much more a plan takes than another, or how much better it is; from `_TIMES` on, how many times as much.
 
     >>> gap_text(0.0, "step_time"), gap_text(0.0312, "step_time"), gap_text(0.00002, "step_time"), gap_text(-0.0783, "money")
-    ('0 %', '+3.12 %', '<0.01 %', '7.8 % cheaper')
+    ('0 %', '+3.1 %', '<0.1 %', '7.8 % cheaper')
+    >>> gap_text(26.1, "step_time")
+    '27x'
     """
-    if gap == 0:
-        return "0 %"
-    if abs(gap) < 1e-4:
-        return "<0.01 %"
-    return f"+{significant(gap * 100)} %" if gap > 0 else f"{percent(-gap)} {better_word(objective)}"
+    if gap < 0:
+        return f"{rough_percent(-gap)} {better_word(objective)}"
+    return f"{'+' if 0.001 <= gap < _TIMES - 1.0 else ''}{worse_text(gap)}"
+
+
+# A plan that takes so many times as much is said to, in place of its gap in percent.
+_TIMES = 2.0
+
+
+def worse_text(gap: float) -> str:
+    """A gap that is not below 0, without a sign.
+
+    >>> worse_text(0.163), worse_text(1.18)
+    ('16 %', '2.2x')
+    """
+    return rough_percent(gap) if gap < _TIMES - 1.0 else f"{significant(1.0 + gap, 2)}x"
 
 
 def paid_text(plan: RankedPlan, objective: str) -> str:
-    """What a plan takes: the time of a step, what else it is ranked by, and memory, with P(fits) where that is not `SURE`."""
+    """What a plan takes: the time of a step, what else it is ranked by, and memory with P(fits)."""
     cost = cost_text(objective, cost_of(objective, plan.figures), plan)
-    chance = plan.fits_probability
-    sure = "" if chance is None or chance >= SURE else f", P(fits) {chance_text(chance)}"
+    sure = f", P(fits) {plan.fits_text}" if plan.fits_text else ""
     return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}{sure}"
 
 

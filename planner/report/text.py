@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Column, Commands, Facts, Heading, Sentence, Table
 
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
@@ -156,9 +157,32 @@ def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:
     """Names on the left, values wrapped on the right."""
     left = max(len(name) for name, _ in facts.pairs) + 1
     for name, value in facts.pairs:
-        first, *more = _wrapped(value, max(20, width - left - 1)) or [""]
+        room = max(20, width - left - 1)
+        lines = [] if not isinstance(value, Commands) else [line for c in value.commands for line in _typed(c, room)]
+        lines += _wrapped(value.note if isinstance(value, Commands) else value, room)
+        first, *more = lines or [""]
         yield Line(f"{name + ':':<{left}} {first}", name=len(name) + 1)
         yield from (Line(f"{'':<{left}} {line}") for line in more)
+
+
+def _typed(command: str, width: int) -> list[str]:
+    r"""A command that can be pasted: a line that is too long goes on behind a backslash, words in quotes stay whole.
+
+    >>> for line in _typed("planner optimize 'my net.yaml' --gpus 16 --batch 2048", 36):
+    ...     print(line)
+    planner optimize 'my net.yaml' \
+      --gpus 16 --batch 2048
+    """
+    if len(command) <= width:
+        return [command]
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -216,7 +240,7 @@ def markdown_text(blocks: Sequence[Block]) -> str:
         if isinstance(block, Table):
             parts += [_table(block), *map(_escaped, block.caption)]
         elif isinstance(block, Facts):
-            parts.append("\n".join(f"- **{_escaped(name)}**: {_escaped(value)}" for name, value in block.pairs))
+            parts.append("\n".join(f"- **{_escaped(name)}**: {_fact(value)}" for name, value in block.pairs))
         elif isinstance(block, Heading):
             parts.append(f"### {_escaped(block.text)}")
         elif isinstance(block, Sentence):
@@ -248,6 +272,13 @@ def _indented(cell: str) -> str:
     """
     text = cell.lstrip(" ")
     return "&nbsp;" * (len(cell) - len(text)) + _escaped(text) if text else ""
+
+
+def _fact(value: str) -> str:
+    """A value; commands as code."""
+    if not isinstance(value, Commands):
+        return _escaped(value)
+    return "; ".join(filter(None, (*(f"`{command}`" for command in value.commands), _escaped(value.note))))
 
 
 def _escaped(text: str) -> str:

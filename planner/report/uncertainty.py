@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.core.answer import ErrorBars, RankedPlan, Sensitivity
+from planner.core.answer import SHORT_LIST, ErrorBars, RankedPlan, Sensitivity
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
-from planner.core.numbers import NOT_AVAILABLE, Unit, joined_words, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, Unit, counted, joined_words, percent, significant
 
 # Where a narrow terminal drops these columns, among those of the ranked table.
 _INTERVAL_PRIORITY, _CHANCE_PRIORITY = 4, 6
@@ -56,19 +57,27 @@ def interval_text(ends: tuple[float | None, float | None], unit: Unit) -> str:
     return "" if None in ends else f"{span_text(ends, unit)} {unit.name}"
 
 
-# A longer list is no advice but a statement about the model.
-_SHORT_LIST = 4
+def runs_words(bars: ErrorBars | None, framework: str) -> str:
+    """Whose runs an interval is from; empty where that is not known.
+
+    >>> runs_words(ErrorBars(kind="transformers", rows=2135), "torchtitan"), runs_words(ErrorBars(kind="nanotron", rows=1017), "nanotron")
+    ('2,135 runs of other frameworks', '1,017 runs of nanotron')
+    """
+    if bars is None or not bars.rows:
+        return ""
+    several = "other frameworks" if framework and bars.kind == "transformers" else "several frameworks"
+    return f"{counted(bars.rows, 'run')} of {several if bars.kind in _KIND else bars.kind}"
 
 
-def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> list[Sentence]:
+def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: int = 1) -> list[Sentence]:
     """What to benchmark, in a sentence or two; nothing where plans were not compared.
 
     Parameters
     ----------
     bars : ErrorBars, optional
         Of the plans that were compared: those that are shown and others.
-    plans : int
-        How many are shown.
+    shown : collection of int
+        Ranks of those that are.
     first : int
         Rank of the first of them.
 
@@ -77,20 +86,20 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
     >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
-    >>> benchmark_sentence(sure, 3)[0].text.partition(" Add")[0]
+    >>> benchmark_sentence(sure, (1, 2, 3))[0].text.partition(" Add")[0]
     "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
-    >>> benchmark_sentence(one, 2)[0].text
+    >>> benchmark_sentence(one, (1, 2))[0].text
     'The first plan is the best of the 2 compared with 97 % probability.'
     >>> unsure = ErrorBars(probability_best=(0.1,) * 10, benchmark_list=tuple(range(1, 10)), benchmark_probability=0.9,
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
-    >>> said = benchmark_sentence(unsure, 4)[0].text.partition(": ")[2].split(". ")
+    >>> said = benchmark_sentence(unsure, (1, 2, 3, 4))[0].text.partition(": ")[2].split(". ")
     >>> said[0]
     'benchmark plans 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability)'
     >>> said[1]
-    'Add --export FILE --pick N to write one to run (docs/optimize.md).'
-    >>> benchmark_sentence(unsure, 3)[0].text.partition("). ")[2]
-    'Add --top 4 to see them all, and --export FILE --pick N to write one to run (docs/optimize.md).'
+    'Add --export FILE --pick N to write one (docs/optimize.md).'
+    >>> benchmark_sentence(unsure, (1, 2, 3))[0].text.partition("). ")[2]
+    'Add --top 4 to see them all, and --export FILE --pick N to write one (docs/optimize.md).'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -102,7 +111,7 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
         within = f"the best or within {100 * bars.near_within:.0f} % of it with {chance}"
     if len(ranks) == 1:
         text = f"{'The first plan' if ranks == (first,) else f'Plan {ranks[0]}'} is {holds}."
-    elif len(ranks) <= _SHORT_LIST:
+    elif len(ranks) <= SHORT_LIST:
         is_top = list(ranks) == list(range(first, first + len(ranks)))
         which = f"The top {len(ranks)}" if is_top else f"Plans {_ranks(ranks)}"
         text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
@@ -114,18 +123,14 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int, first: int = 1) -> li
         else:
             benchmark = f": benchmark plans {_ranks(near)} (one is {within})."
             text += f", but plan {near[0]} is {within}." if len(near) == 1 else benchmark
-    beyond = max(ranks)
-    if len(ranks) <= _SHORT_LIST and near and len(near) < len(ranks):
+    if len(ranks) <= SHORT_LIST and near and len(near) < len(ranks):
         text += f" {'Plan' if len(near) == 1 else 'One of'} {_ranks(near)} is {within}."
-        beyond = max(*ranks, *near)
-    elif len(ranks) > _SHORT_LIST:
-        beyond = max(near or ranks)
-    top = beyond - first + 1
-    options = [f"--top {top} to see them all"] if top > plans else []
-    if len(near if len(ranks) > _SHORT_LIST and near else ranks) > 1:
-        options.append("--export FILE --pick N to write one to run (docs/optimize.md)")
+    is_shown = set(bars.named) <= set(shown)
+    options = [] if is_shown else [f"--top {max(bars.named) - first + 1} to see them all"]
+    if len(bars.named) > 1:
+        options.append("--export FILE --pick N to write one (docs/optimize.md)")
     more = f" Add {', and '.join(options)}." if options else ""
-    return [Sentence(f"{text}{more}{_unlikely_first(bars, first)}")]
+    return [Sentence(f"{text}{more}{_inversions(bars, shown, first)}")]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -146,22 +151,33 @@ def _ranks(ranks: Sequence[int]) -> str:
     return joined_words(words)
 
 
-def _unlikely_first(bars: ErrorBars, first: int) -> str:
-    """Why a plan that is predicted to be slower may be the likelier best; empty where none is."""
-    best = max(bars.probability_best)
-    if best <= bars.probability_best[0] + _NOISE:
+def _inversions(bars: ErrorBars, shown: Collection[int], first: int) -> str:
+    """Why plans that are predicted to be slower than others may be likelier the best than those; empty where none is.
+
+    A plan's chance grows with its own error, and shrinks with how much of it is that of a faster plan, too.
+
+    >>> alike = ErrorBars(probability_best=(0.2, 0.3, 0.5), scores=(1.0, 1.1, 1.2), low_s=(0.8, 0.88, 0.96), high_s=(1.5, 1.65, 1.8))
+    >>> _inversions(alike, (1, 2), 1)
+    ' P(best) of plan 2 is above that of a faster one: plans that are alike share their errors; it is less like the others.'
+    """
+    chances, places = bars.probability_best, [rank - first for rank in sorted(shown)]
+    places = [n for n in places if 0 <= n < len(chances)]
+    scores = bars.scores or tuple(range(len(chances)))
+    pairs = [(n, k) for n in places for k in places if scores[k] < scores[n] and chances[n] > chances[k] + _NOISE]
+    if not pairs:
         return ""
-    other = bars.probability_best.index(best)
-    if bars.scores and bars.scores[other] < bars.scores[0]:
-        return ""
-    return (
-        f" P(best) of plan {other + first} is above that of the first, though it is predicted to be slower: its prediction is less sure, "
-        "or fewer of the others are like it."
-    )
+    named = sorted({n for n, _ in pairs})
+    plans = f"{'plans' if len(named) > 1 else 'plan'} {_ranks([n + first for n in named])}"
+    widths = [math.log(high / low) for low, high in zip(bars.low_s, bars.high_s, strict=True)]
+    less_sure = bool(widths) and all(widths[n] > _AS_WIDE * widths[k] for n, k in pairs)
+    why = f"plans that are alike share their errors; {'these are less alike' if len(named) > 1 else 'it is less like the others'}"
+    if less_sure:
+        why = f"{'their predictions are' if len(named) > 1 else 'its prediction is'} less sure"
+    return f" P(best) of {plans} is above that of {'faster ones' if len(named) > 1 else 'a faster one'}: {why}."
 
 
-# Of a probability from some thousand draws.
-_NOISE = 0.02
+# Of a probability from some thousand draws; intervals of plans whose widths differ by less are as wide.
+_NOISE, _AS_WIDE = 0.02, 1.03
 
 
 def _rounded(chance: float) -> str:

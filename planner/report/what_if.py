@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.core.answer import Curve
-from planner.core.numbers import duration_text, percent, significant
+from planner.core.numbers import chance_text, duration_text, percent, significant
 from planner.core.what_if import WhatIf, WhatIfPoint
 from planner.report.answer import memory_text
 from planner.report.page import Cell, escaped, json_text_for_script, table
@@ -87,6 +87,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
     step, used = figures["step_time_s"], figures["memory_bytes_per_gpu"]
     change = step / found.point().figures["step_time_s"] - 1.0
     said = f"{gap_text(change, 'step_time')} against the plan" if change else "as planned"
+    chance = figures.get("fits_probability")
     rate = f"{significant(figures['throughput_samples_per_s'])} samples/s"
     if "tokens_per_s" in figures:
         rate = f"{significant(figures['tokens_per_s'])} tokens/s, MFU {percent(figures['mfu'])}"
@@ -94,7 +95,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
         f"{duration_text(step)} per step",
         f"{said}, {point.note}" if point.note else said,
         rate,
-        memory_text(used, found.there_bytes, probability=figures.get("fits_probability")),
+        memory_text(used, found.there_bytes, chance="" if chance is None else chance_text(chance, found.fits_runs)),
         "Does not fit." if used > found.capacity_bytes else "",
     )
 

@@ -118,7 +118,10 @@ def searched(
         name: next((with_bar for plan, with_bar in zip(ranked, compared, strict=True) if plan is baseline), baseline)
         for name, baseline in answer.baselines.items()
     }
-    answer = dataclasses.replace(answer, plans=tuple(compared[: found.shown]), error_bars=bars, baselines=baselines)
+    more = () if top == 1 else tuple(plan for plan in compared[found.shown :] if plan.rank in bars.named)
+    answer = dataclasses.replace(
+        answer, plans=tuple(compared[: found.shown]), more=more, error_bars=bars, baselines=baselines
+    )
     answer = dataclasses.replace(answer, notes=(*answer.notes, *space.wide_interval(compared[0], bars)))
     try:
         return space.finished(answer, found)

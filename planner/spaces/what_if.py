@@ -62,4 +62,11 @@ def answered(
     if len(points) < 2:
         return None
     capacity, there = ranked.memory_capacity_bytes, ranked.memory_there_bytes
-    return WhatIf(axes=axes, points=tuple(points), capacity_bytes=capacity, there_bytes=there, kept=kept)
+    return WhatIf(
+        axes=axes,
+        points=tuple(points),
+        capacity_bytes=capacity,
+        there_bytes=there,
+        fits_runs=ranked.fits_runs,
+        kept=kept,
+    )

@@ -278,11 +278,17 @@ def test_another_plan_than_the_first_is_written(
     second = document(f"optimize mlp --gpus 4 --export {path} --pick 2")["plans"][1]
     predicted = document(f"estimate --plan {path}")["plans"][0]
     assert (predicted["summary"], predicted["step_time_s"]) == (second["summary"], second["step_time_s"])
-    assert "plan N" in answer("optimize", "mlp", "--gpus", "4", "--width", "300")
+    assert "\nNext:       planner optimize mlp --gpus 4 --export plan.yaml\n" in answer(
+        "optimize", "mlp", "--gpus", "4"
+    )
+    shortlisted = yaml.safe_load(
+        Path(said("optimize", "mlp", "--gpus", "4", "--export", path, "--pick", "6") and path).read_text()
+    )
+    assert shortlisted["prediction"]["step_time_s"] > predicted["step_time_s"]
     question = ("optimize", "mlp", "--gpus", "4", "--pick")
     assert "name a file" in fails(*question, "2")
-    found, error = said(*question, "6", "--export", tmp_path / "sixth.yaml", code=2)
-    assert "ends with plan 5, and nothing was exported; --top N lists more" in error
+    found, error = said(*question, "7", "--export", tmp_path / "sixth.yaml", code=2)
+    assert "ends with plan 6, and nothing was exported; --top N lists more" in error
     assert found.startswith("Best: ")  # what was searched for is not lost
     assert not (tmp_path / "sixth.yaml").exists()
 

@@ -47,7 +47,7 @@ def shown_plans(answer: Answer | Estimate) -> dict[str, RankedPlan]:
         return {"this plan": answer.ranked} | ({} if is_best or best is None else {"the best": best})
     ranked = [plan.plan for plan in answer.plans]
     return {
-        **{f"#{plan.rank}": plan for plan in answer.listed},
+        **{f"#{plan.rank}": plan for plan in answer.tabled},
         **{
             label: plan
             for label, plan in answer.space.report.compared(answer)

@@ -76,6 +76,7 @@ class MeshReport(SpaceReport):
             share = percent(ranked["host_s"] / ranked.time_parts["compute_s"])
             waits = f"Of the compute, {duration_text(ranked['host_s'])} ({share}) are waiting for the host"
             blocks.append(Sentence(f"{waits} to start kernels and collectives."))
+        blocks += _bubble_blocks(ranked)
         heading = "What fills the memory (per GPU, of the stage that needs most)"
         blocks += parts_blocks(ranked, heading, "memory_bytes_per_gpu", title="size", name="memory")
         if ranked["host_bytes_per_gpu"]:
@@ -103,6 +104,30 @@ class MeshReport(SpaceReport):
             **first_plan_document(answer),
             "splits": [split_document(check) for check in answer.details.get("splits", ())],
         }
+
+
+# Bubbles of chunks of equal length, as shares of the passes of a rank: (pp - 1) / (vpp m).
+_EVEN = ("gpipe", "1f1b", "interleaved")
+_NOT_WITHIN_THE_PASSES = ("bubble_s", "dp_exposed_s", "optimizer_s", "offload_s")
+
+
+def _bubble_blocks(ranked: RankedPlan) -> list[Block]:
+    """Why a bubble is not that of chunks of equal length, where it is another by a tenth."""
+    plan, parts = ranked.plan, ranked.time_parts
+    passes_s = sum(seconds for name, seconds in parts.items() if name not in _NOT_WITHIN_THE_PASSES)
+    if plan.pp == 1 or plan.schedule not in _EVEN or not passes_s > 0.0:
+        return []
+    even, found = (plan.pp - 1) / (plan.vpp * plan.num_micro_batches), parts["bubble_s"] / passes_s
+    if abs(found - even) <= 0.1 * even:
+        return []
+    formula = f"(pp - 1) / ({'vpp x ' * (plan.vpp > 1)}micro-batches)"
+    chunks = "chunks" if plan.vpp > 1 else "stages"
+    return [
+        Sentence(
+            f"The bubble is {percent(found)} of what a rank computes and sends. {formula} = {percent(even)} is that of {chunks} of "
+            f"equal length; here they differ, and ranks wait for those at the ends (stage by stage, below)."
+        )
+    ]
 
 
 def _checked(answer: Answer) -> Sequence[SplitCheck]:

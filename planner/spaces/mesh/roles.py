@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.numbers import byte_text
 from planner.core.objectives import best_word
@@ -54,7 +55,8 @@ def mesh_roles(space: MeshPlanSpace, settings: MeshSettings, found: Found, answe
     best_score = min(candidate.score for candidate in known)
     most_bytes = best.memory_bytes_per_gpu - HARDLY_MORE * settings.capacity_bytes
     roomy = most_headroom(model, part, known, best_score, most_bytes, clock) if most_bytes > 0 else None
-    roles = [_role(space, answer, "most_headroom", _candidate(best) if roomy is None else roomy)]
+    clearly = f"at least {byte_text(HARDLY_MORE * settings.capacity_bytes)}" if roomy is None else ""
+    roles = [_role(space, answer, "most_headroom", _candidate(best) if roomy is None else roomy, note=clearly)]
     if not space.score.per_device:
         fewest = fewest_gpus(model, part, known, best_score, clock)
         if fewest is None or fewest.plan.workers >= best.workers:
@@ -81,7 +83,8 @@ def _published(space: MeshPlanSpace, settings: MeshSettings, answer: Answer, clo
     for plan in nearest:
         outcomes.append(as_published(space.model, settings, plan_settings(plan.settings), clock))
         if outcomes[-1].candidates:
-            return [_role(space, answer, "published", outcomes[-1].candidates[0], plan.source)]
+            found = outcomes[-1].candidates[0]
+            return [_role(space, answer, "published", found, plan.source, changes(plan, found.plan, space.seq))]
     return [
         Role(
             name="published",
@@ -93,6 +96,28 @@ def _published(space: MeshPlanSpace, settings: MeshSettings, answer: Answer, clo
         )
         for plan, outcome in zip(nearest[:1], outcomes[:1], strict=True)
     ]
+
+
+def changes(published: PublishedPlan, plan: MeshPlan, seq: int) -> str:
+    """What a plan has otherwise than the source says, and what it adds so that it fits; empty where it is what is published.
+
+    Examples
+    --------
+    >>> from planner.importers.networks import load_model
+    >>> llama = load_model("llama3-405b").published_plans[0]
+    >>> plan = MeshPlan(tp=8, pp=16, vpp=4, dp_replicate=2, dp_shard=16, zero_stage=1, num_micro_batches=64, recompute="full")
+    >>> changes(llama, plan, 8192)
+    '4,096 GPUs for 16,384, recompute full added'
+    """
+    pairs = {
+        "GPUs": (plan.workers, published.gpus),
+        "samples": (plan.global_batch, published.global_batch),
+        "positions": (seq, published.seq),
+    }
+    found = [f"{here:,} {name} for {there:,}" for name, (here, there) in pairs.items() if here != there]
+    added = [] if "recompute" in published.settings or plan.recompute == "none" else [f"recompute {plan.recompute}"]
+    added += [f"offload {name}" for name in ("optimizer", "activations") if getattr(plan, f"offload_{name}")]
+    return ", ".join([*found, *([f"{' and '.join(added)} added"] if added else [])])
 
 
 _NOT_FOUND = "was not found in the time left"
@@ -126,9 +151,11 @@ def _candidate(plan: RankedPlan) -> MeshCandidate:
     return MeshCandidate(plan=plan.plan, score=plan.score, step_time_s=plan.step_time_s)
 
 
-def _role(space: MeshPlanSpace, answer: Answer, name: str, found: MeshCandidate | None, source: str = "") -> Role:
+def _role(
+    space: MeshPlanSpace, answer: Answer, name: str, found: MeshCandidate | None, source: str = "", note: str = ""
+) -> Role:
     if found is None:
         return Role(name=name, plan=None, source=source)
-    shown = next((plan for plan in answer.listed if plan.plan == found.plan), None)
+    shown = next((plan for plan in answer.tabled if plan.plan == found.plan), None)
     ranked = space.rank([found.plan], answer.best.score)[0] if shown is None else shown
-    return Role(name=name, plan=ranked, source=source)
+    return Role(name=name, plan=ranked, source=source, note=note)

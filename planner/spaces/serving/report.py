@@ -76,7 +76,7 @@ class ServingReport(SpaceReport):
 
     def shown(self, answer: Answer) -> Sequence[RankedPlan]:
         """Those that are at most twice as bad as the first, unless somebody said how many to show."""
-        return [plan for plan in answer.listed if answer.space.request.top_given or plan.gap <= _MOST_GAP]
+        return [plan for plan in answer.tabled if answer.space.request.top_given or plan.gap <= _MOST_GAP]
 
     def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
         if isinstance(answer, Estimate):
@@ -85,7 +85,7 @@ class ServingReport(SpaceReport):
             "surer_limits": {f"max_{name}": limit for name, limit in answer.details.get("surer_limits", {}).items()}
         }
 
-    def speed_facts(self, plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
+    def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> list[tuple[str, str]]:
         return [("Times", _times(plan))]
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:

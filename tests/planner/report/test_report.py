@@ -83,7 +83,7 @@ def test_rounding_is_within_half_a_digit(value: float) -> None:
         (percent(0.12345), "12.3 %"),
         (percent(None), "n/a"),
         (gap_text(0.0, "step_time"), "0 %"),
-        (gap_text(0.00312, "step_time"), "+0.312 %"),
+        (gap_text(0.00312, "step_time"), "+0.31 %"),
     ],
 )
 def test_units(shown: str, text: str) -> None:
@@ -236,7 +236,7 @@ def sentences(result: Answer) -> str:
 def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
     proven = sentences(make_result())
     assert (
-        "none of the 1.23e+22 plans searched (-v says which) that fits is faster than the first, and these are its 4 best"
+        "by the model, none of all 1.23e+22 plans (-v says which) that fits is faster than the first, and these are its 4 best"
         in proven
     )
     assert "1.23e+22 distinct plans (10^22.1)" in proven
@@ -262,7 +262,8 @@ def test_what_limits_all_plans_alike_is_no_column(make_ranked: MakeRanked) -> No
 
 
 def test_the_parts_of_the_time_add_up(make_result: MakeResult) -> None:
-    said = sentences(make_result()).partition("(of the time: ")[2].partition(")")[0]
+    said = sentences(make_result()).partition("Limited by: ")[2].partition(")")[0]
+    assert " % of the time" in said
     assert round(sum(10 * float(share) for share in re.findall(r"([0-9.]+) %", said))) == 1000
 
 
@@ -277,8 +278,8 @@ def test_the_answer_compares_with_data_parallelism(make_result: MakeResult, make
         return " ".join(text[text.index("Roles") :].split())
 
     text = lines(data_parallel=some, data_parallel_all=most)
-    assert "Plan 1 is: the fastest Data parallelism: 25.0 % slower (5.00 ms, " in text
-    assert ") with plain data parallelism: data x8, ring Data parallelism on all GPUs: 1.50x slower (6.00 ms, " in text
+    assert "Plan 1 is: the fastest Data parallelism: 25 % slower (5.00 ms, " in text
+    assert ") with plain data parallelism: data x8, ring Data parallelism on all GPUs: 50 % slower (6.00 ms, " in text
     assert "on 16 GPUs: data x16, ring" in text
     assert "Data parallelism on all GPUs: does not fit" in lines(data_parallel=some, data_parallel_all=None)
     assert "no plan with plain data parallelism fits" in lines(data_parallel=None, data_parallel_all=None)
@@ -305,7 +306,7 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
 
 def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     text = explained(breakdown)
-    assert "Against the best plan: +25.0 % against 4.00 ms" in text
+    assert "Against the best plan: +25 % against 4.00 ms" in text
     assert "+1.00" in text
     first = dataclasses.replace(breakdown.ranked, gap=0.0)
     best = dataclasses.replace(breakdown, ranked=first, best=first)

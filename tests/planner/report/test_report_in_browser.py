@@ -284,7 +284,7 @@ def test_sliders_show_what_estimate_predicts(browser: Browser, tmp_path: Path) -
     plan, ranked = found.plan, found.raw.ranked
     assert seen["time"] == f"{duration_text(plan.step_time_s)} per step"
     assert seen["memory"] == memory_text(
-        ranked.memory_bytes_per_gpu, ranked.memory_there_bytes, "per GPU", ranked.fits_probability
+        ranked.memory_bytes_per_gpu, ranked.memory_there_bytes, "per GPU", ranked.fits_text
     )
     assert seen["rate"] == f"{significant(plan.tokens_per_s)} tokens/s, MFU {percent(plan.mfu)}"
     assert seen["problem"] == ""

@@ -94,8 +94,6 @@ def test_other_objectives_say_what_is_better() -> None:
     flat = " ".join(plain_text(search_report(result).blocks(), None).split())
     assert "is cheaper than plan 2 (20.0 s); plan 1 has stages of its own and is 5.0 % cheaper, but not proven" in flat
     assert result.best is uneven
-    for answered, command in ((result, " --plan plan.yaml'"), (make_result(), "' with the same options")):
-        assert f"'planner explain{command}" in plain_text(search_report(answered).blocks(), None)
     document = plan_document(result)
     assert document["mesh"]["stage_blocks"] == (19, 20, 21, 20)
     assert yaml.safe_load(plan_text(document))["mesh"]["stage_blocks"] == [19, 20, 21, 20]
@@ -110,13 +108,13 @@ def test_every_table_begins_with_it() -> None:
     assert [(row["rank"], row["step_time_s"]) for row in rows] == [(1, 16.0), (2, 20.0), (3, 21.0)]
     table = next(block for block in search_report(result).blocks() if isinstance(block, Table))
     assert table.columns[0].cells == ("1", "2", "3")
-    assert table.columns[-1].cells == ("-", "+25.0 %", "+31.2 %")  # slower than the plan that is the best
+    assert table.columns[-1].cells == ("-", "+25 %", "+31 %")  # slower than the plan that is the best
 
 
 def test_data_parallelism_is_compared_with_the_best_plan_of_all() -> None:
     uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 15.0, gap=-0.25)
     said = plain_text(search_report(make_result(refined=uneven)).blocks(), None)
-    assert "Data parallelism: 2.00x slower (30.0 s, " in said  # 30 s against 15 s, not 20 s
+    assert "Data parallelism: 2.0x slower (30.0 s, " in said  # 30 s against 15 s, not 20 s
 
 
 def test_what_is_not_a_pipeline_is_not_refined(pipeline: Request) -> None:
@@ -214,7 +212,7 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
                 "Best: pp 8",
                 "plan 1 has stages of its own and is",
                 "1 pp 8",
-                "uniform plans searched (-v says which) that fits is faster than plan 2 (",
+                "uniform plans (-v says which) that fits is faster than plan 2 (",
             ],
         ),
         (

@@ -57,7 +57,7 @@ def test_an_unusual_number_of_stages_says_what_a_usual_one_costs() -> None:
     """31 stages are all that uses 248 GPUs: nobody would run them without knowing what 10 cost."""
     odd, usual = (make_ranked(dataclasses.replace(PLAN, pp=pp), time) for pp, time in ((31, 20.0), (10, 30.4)))
     text = said(make_result(plans=(odd,), roles=(Role(name="usual_stages", plan=usual),)))
-    assert "Usual stages: 1.52x slower (30.4 s, " in text
+    assert "Usual stages: 52 % slower (30.4 s, " in text
     assert "with 10 stages; 31 neither divides the blocks nor is a power of two: tp " in text
 
 
@@ -71,7 +71,10 @@ def test_roles_that_coincide_are_one_line() -> None:
     ]
     text = said(answer)
     assert "Plan 1 is: the fastest; as published (a paper)" in text
-    assert "Most headroom: 3.0 % slower (20.6 s, 30.0 GiB, on 128 GPUs), and needs 26.0 GiB less memory: tp 4" in text
+    assert (
+        "Most headroom: 3.0 % slower (20.6 s, 30.0 GiB, P(fits) 99 %, on 128 GPUs, 0.515x the GPU-hours), and needs 26.0 GiB less memory: tp 4"
+        in text
+    )
     assert "; also fewest gpus" in text.lower()
     document = search_report(answer).data()["roles"]
     assert [entry["rank"] for entry in document] == [1, 2, None]
@@ -88,7 +91,7 @@ def test_fewer_gpus_and_what_does_not_fit() -> None:
         )
     )
     text = said(answer)
-    assert "Fewest GPUs: 4.0 % slower (20.8 s, 56.0 GiB), on 128 GPUs, 128 fewer: tp 8" in text
+    assert "Fewest GPUs: 4.0 % slower (20.8 s, 56.0 GiB, P(fits) 99 %), on 128 GPUs, 128 fewer: tp 8" in text
     assert "Published: the plan of a paper does not fit here" in text
 
 
@@ -175,7 +178,10 @@ def test_a_published_plan_is_checked(tmp_path: Any, settings: str, problem: str)
 def test_what_is_run_today_is_shown_beside_the_best() -> None:
     slow = make_ranked(dataclasses.replace(PLAN, pp=2, dp_shard=4), 25.0, memory_bytes_per_gpu=90.0 * 2**30)
     text = said(make_result(roles=(Role(name="given", plan=slow),)))
-    assert "Yours: 25.0 % slower (25.0 s, 90.0 GiB, on 64 GPUs), and does not fit: there are 80.0 GiB: tp 8" in text
+    assert (
+        "Yours: 25 % slower (25.0 s, 90.0 GiB, P(fits) 99 %, on 64 GPUs, 0.312x the GPU-hours), and does not fit: there are 80.0 GiB: tp 8"
+        in text
+    )
     assert "Plan 1 is: the fastest; what you run" in said(make_result(roles=(Role(name="given", plan=make_ranked()),)))
 
 
