@@ -172,19 +172,18 @@ def margin_words(request: Request, errors: MemoryErrors | None) -> str:
 
 
 def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, there_bytes: float) -> str:
-    """Why a plan may not need more than a limit, and which option says otherwise.
+    """Why a plan may not need more than a limit, and which option says otherwise; begins with its comma or colon.
 
     >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
     >>> limit_words(Request(model="m"), errors, errors.limit_bytes(80e9, 0.95), 80e9)
-    'below 95 % (--memory-confidence)'
+    ': below 95 % (--memory-confidence)'
     >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, 40 * 2**30, 80e9)
-    '--memory-limit 40 GiB'
+    ', as asked'
     """
     confidence = confidence_of(request, errors)
     if confidence is not None and limit_bytes >= errors.limit_bytes(there_bytes, confidence) * (1.0 - EQUAL):
-        return f"below {100.0 * confidence:g} % (--memory-confidence)"
-    given = {"--memory-limit": request.memory_limit, "--memory-reserve": request.memory_reserve}
-    return " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+        return f": below {100.0 * confidence:g} % (--memory-confidence)"
+    return ", as asked"
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:

@@ -209,7 +209,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
         limit = byte_text(plan.memory_capacity_bytes)
         above = f"plans above {limit} are left out" if plan.fits else f"above {limit} is too much"
         why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
-        memory += f" ({errors_words(errors, framework)}); {above}: {why}"
+        memory += f" ({errors_words(errors, framework)}); {above}{why}"
     runs = runs_words(answer.error_bars, framework)
     return [*answer.space.report.speed_facts(plan, answer.objective, runs), ("Memory", memory)]
 

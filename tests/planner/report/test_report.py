@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from costmodel.layerwise.plan import Plan
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
-from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.blocks import Block, Column, Commands, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, percents, significant, used_of_total
 from planner.report.answer import bottleneck_columns, estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
@@ -432,3 +433,16 @@ def test_scaling_curve(setting: Setting) -> None:
 )
 def test_cells_in_markdown(columns: tuple[Column, ...], lines: list[str]) -> None:
     assert markdown_text([Table(columns=columns)]).splitlines()[2:] == lines
+
+
+def test_commands_can_be_pasted_at_any_width() -> None:
+    typed = "planner optimize 'my net.yaml' --gpus 16 --batch 2048 --export plan.yaml"
+    block = Facts((("Next", Commands([typed, "planner export plan.yaml --to torch -o run"], "or something else")),))
+    lines = plain_text([block], 44).splitlines()
+    assert max(map(len, lines)) <= 44
+    shell = "\n".join(line[6:] for line in lines).partition("\nor ")[0].replace("\\\n", " ")
+    assert [shlex.split(line) for line in shell.splitlines()] == [
+        shlex.split(typed),
+        ["planner", "export", "plan.yaml", "--to", "torch", "-o", "run"],
+    ]
+    assert f"`{typed}`; `planner export plan.yaml --to torch -o run`; or something else" in markdown_text([block])

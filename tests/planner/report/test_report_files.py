@@ -289,6 +289,39 @@ def test_the_first_command_has_the_plan_file(command: str, typed: str) -> None:
     assert launch_of(asked).commands[0] == typed
 
 
+@pytest.mark.parametrize(
+    ("options", "commands", "note"),
+    [
+        (
+            "--framework torchtitan",
+            ["optimize llama3-8b --gpus 8 --framework torchtitan --top 1 --export plan.yaml", "torchtitan"],
+            "",
+        ),
+        (
+            "",
+            ["optimize llama3-8b --gpus 8 --top 1 --export plan.yaml", "megatron"],
+            "or --to megatron-bridge, torchtitan; ",
+        ),
+        (
+            "--schedule zero_bubble --pp 2",
+            ["", "megatron"],
+            "megatron leaves out schedule: --framework megatron-lm asks for plans that",
+        ),
+        ("--framework jax", ["optimize llama3-8b"], "no target writes plans for jax; "),
+    ],
+)
+def test_an_answer_says_what_to_type(options: str, commands: list[str], note: str, answer: Any) -> None:
+    said = answer(*f"optimize llama3-8b --gpus 8 {options} --top 1 --width 400".split())
+    lines = said[said.index("Next:") :].partition("\n\n")[0].splitlines()
+    first, *others = (line[11:].strip() for line in lines)
+    assert commands[0] in first
+    assert first.startswith("planner optimize llama3-8b --gpus 8 ")
+    assert first.endswith(" --export plan.yaml")
+    assert others[:-1] == [f"planner export plan.yaml --to {target} -o run" for target in commands[1:]]
+    assert others[-1].startswith(note)
+    assert others[-1].endswith("'planner explain --plan plan.yaml' says where its time goes")
+
+
 def test_a_page_asks_for_no_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise AssertionError("searched again")

@@ -107,7 +107,10 @@ def test_a_refined_plan_that_is_hardly_faster_is_the_fastest_only() -> None:
     uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.9, rank=0, gap=-0.005)
     found = make_result(fastest=uneven, forgone=("uniform",))
     said = " ".join(plain_text(search_report(found).blocks(), None).split())
-    assert "Fastest: 0.50 % faster (19.9 s, 56.0 GiB, P(fits) 99 %), but has stages of its own, or splits inside the blocks: " in said
+    assert (
+        "Fastest: 0.50 % faster (19.9 s, 56.0 GiB, P(fits) 99 %), but has stages of its own, or splits inside the blocks: "
+        in said
+    )
     assert (
         "uniform plans (-v says which) that fits is faster than 20.0 s; the fastest below is not uniform, and" in said
     )

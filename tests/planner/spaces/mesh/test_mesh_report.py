@@ -376,3 +376,21 @@ def test_a_power_limit_is_said_where_it_decides(options: str, is_said: bool, ans
     for note in said:
         assert note["values"]["share"] == pytest.approx(1439 / 1737)
         assert "b200 is at its power limit of 1000 W in large products: in bf16 they run at 82.8 %" in note["text"]
+
+
+def test_a_bubble_of_unequal_chunks_is_explained() -> None:
+    """80 blocks in 28 chunks: of 3 blocks each, the first has 2, and the last 1 with the head."""
+    question = Request(
+        model="llama3-70b", gpus=8, batch=4, cluster="dgx-h100", mesh=_fixed(cp=2, pp=2, vpp=14, micro_batch=1)
+    )
+    found = estimate(question)
+    said = " ".join(plain_text(estimate_report(found).blocks(), None).split())
+    assert "(pp - 1) / (vpp x micro-batches) = 3.6 % is that of chunks of equal length; here they differ" in said
+    # What is predicted is what a simulation of every pass finds.
+    assert found.space.tracks(found.ranked.plan).end_s == pytest.approx(found.ranked.step_time_s, rel=1e-9)
+    whole = estimate(dataclasses.replace(question, mesh=_fixed(cp=2, pp=1, micro_batch=1)))
+    assert "The bubble" not in plain_text(estimate_report(whole).blocks(), None)
+
+
+def _fixed(**degrees: int) -> MeshRestriction:
+    return MeshRestriction(degrees={name: Bounds(values=(value,)) for name, value in degrees.items()})
