@@ -382,7 +382,9 @@ def _assumed(answer: Answer | Estimate, plan: RankedPlan) -> str:
     if guessed:
         names = ", ".join(f"{a.name} {a.value}" for a in guessed)
         options = ", ".join(_DECIDING[a.name] for a in guessed)
-        texts.insert(0, f"{names} ({ASSUMED}the model file's; {options})")
+        texts.insert(
+            0, f"{names} ({ASSUMED}the model file's; {options} change{'s it' if len(guessed) == 1 else ' them'})"
+        )
     return ", ".join(texts)
 
 
