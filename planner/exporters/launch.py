@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Commands
 from planner.core.errors import PlannerError
 from planner.core.numbers import joined_words
 from planner.core.request import SPACES, imported
 from planner.exporters import EXPORTERS, exporter_of, targets_that_take
+from planner.exporters.account import MESH_SETTINGS
 from planner.exporters.export import Export, make_export, starts
 from planner.exporters.job import Nodes
 from planner.exporters.plans import Planned
@@ -95,11 +95,11 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
         target, cannot = found[0][0].target, found[0][0].account.cannot
         commands.append(f"planner export {plan} --to {target} -o {_FOLDER}")
         words, options = answer.space.report.settings, exporter_of(target).FIELDS
-        named = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
-        note = f"{', '.join(named)}; " if named else ""
+        called = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
+        note = f"{', '.join(called)}; " if called else ""
         if cannot:
             note += f"{target} leaves out {joined_words(list(cannot))}"
-            if isinstance(answer.best.plan, MeshPlan) and not answer.setting.framework:
+            if not answer.setting.framework and set(cannot) <= set(MESH_SETTINGS):  # what frameworks have rules about
                 note += f": --framework {exporter_of(target).FRAMEWORK} asks for plans that it runs"
             note += "; "
         elif whole[1:]:

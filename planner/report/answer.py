@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
@@ -232,11 +231,13 @@ def limits_text(plan: RankedPlan) -> str:
     shares = largest_parts(plan)
     texts = percents(shares)
     largest, mfu = _PART_OF.get(plan.bottleneck, plan.bottleneck), plan.get("mfu")
+    if largest not in shares:  # it is called after what a part does
+        largest = max(shares, key=lambda word: (word != OTHER, shares[word]), default="")
     if mfu and shares.get("compute"):
         texts["compute"] += (
             f"{' of the time' * (largest == 'compute')} at {100 * mfu / shares['compute']:.0f} % of peak"
         )
-    elif largest in texts:
+    elif largest:
         texts[largest] += " of the time"
     order = sorted(shares, key=lambda word: (word != largest, word == OTHER, -shares[word]))
     words = (texts[word] if word == largest else f"{word} {texts[word]}" for word in order)

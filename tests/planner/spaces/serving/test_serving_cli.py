@@ -329,8 +329,10 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
     ):
         assert words in text, words
     assert "slowest stage" not in text
-    options = "(sequences: --max-num-seqs, prompts per pass: --max-num-batched-tokens)"
-    assert f"writes its launch files {options}" in " ".join(answer(*question, "--framework", "vllm").split())
+    options = "sequences: --max-num-seqs, prompts per pass: --max-num-batched-tokens"
+    assert f"planner export plan.yaml --to vllm -o run {options}; " in " ".join(
+        answer(*question, "--framework", "vllm").split()
+    )
     given = answer("optimize", "llama3-8b", "--mode", "inference", "--gpus", "2", "--pp", "2", "--prompt", "512")
     assert "prompt 512 tokens (given)" in given
     assert "slowest stage" in " ".join(given.split())
