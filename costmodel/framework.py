@@ -249,8 +249,10 @@ class Defaults:
     prefill_tokens: int = 0
     prefill_alone: bool = False
 
-    def prefill(self, prompt: int, places: int) -> tuple[int, int]:
-        """How a replica with so many places reads prompts of so many tokens.
+    def prefill(self, prompt: int, output: int, places: int) -> tuple[int, int]:
+        """How a replica with so many places reads prompts of so many tokens, which are answered with so many.
+
+        A pass reads the prompts that have come since the last one, as many as its tokens allow: one, where fewer requests end per pass.
 
         Returns
         -------
@@ -259,13 +261,14 @@ class Defaults:
 
         Examples
         --------
-        >>> Defaults(prefill_tokens=8192).prefill(1000, 64), Defaults(prefill_tokens=8192, prefill_alone=True).prefill(20000, 64)
-        ((1000, 8), (0, 1))
-        >>> Defaults().prefill(1000, 64)
-        (0, 1)
+        >>> engine = Defaults(prefill_tokens=8192)
+        >>> engine.prefill(1000, 100, 64), engine.prefill(1000, 16, 64), engine.prefill(1000, 1, 64)
+        ((1000, 1), (1000, 4), (1000, 8))
+        >>> Defaults(prefill_tokens=8192, prefill_alone=True).prefill(20000, 100, 64), Defaults().prefill(1000, 100, 64)
+        ((0, 1), (0, 1))
         """
         chunk = 0 if self.prefill_alone else min(self.prefill_tokens, prompt)
-        return chunk, max(1, min(self.prefill_tokens // prompt, places))
+        return chunk, max(1, min(self.prefill_tokens // prompt, places, -(-places // output)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

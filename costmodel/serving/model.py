@@ -24,6 +24,7 @@ from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
+from costmodel.serving.queue import Reading, queue_s
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
@@ -210,7 +211,10 @@ class _Pass:
     @property
     def through_s(self) -> FloatArray:
         """Through all stages."""
-        return self.compute_s + self.tp_s + self.ep_s + self.pp_s + self.host_s
+        return np.asarray(sum(getattr(self, name) for name in _PARTS_OF_PASS))
+
+
+_PARTS_OF_PASS = ("compute_s", "tp_s", "ep_s", "pp_s", "host_s")
 
 
 def _chunk(model: ServingModel, batch: ServingBatch) -> tuple[IntArray, IntArray]:
@@ -261,32 +265,47 @@ def _is_mixed(model: ServingModel, batch: ServingBatch) -> BoolArray:
     return np.asarray((batch.prefill_chunk > 0) & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
 
 
+def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
+    """How prompts come and are read."""
+    _, pieces = _chunk(model, batch)
+    mixed = _is_mixed(model, batch)
+    return Reading(
+        places=batch.max_batch,
+        most=batch.prefill_batch,
+        pieces=pieces,
+        rounds=batch.groups * (model.workload.decode_passes + np.where(mixed, pieces, 0)),
+        is_beside=mixed,
+        is_benchmark=model.assumptions.equal_requests >= 0.5,
+    )
+
+
 def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassKeys]:
     """What a decoding pass and a pass that reads prompts are made of."""
     zero = np.zeros(len(batch), dtype=np.int64)
     chunk, _ = _chunk(model, batch)
     beside = np.where(_is_mixed(model, batch), batch.group_batch, 0)
-    return _keys(batch, zero, zero, batch.group_batch), _keys(batch, batch.prefill_batch, chunk, beside)
+    together = _reading(model, batch).together
+    return _keys(batch, zero, zero, batch.group_batch), _keys(batch, together, chunk, beside)
 
 
 def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
     work = model.workload
-    _, pieces = _chunk(model, batch)
+    reading = _reading(model, batch)
+    pieces, passes = reading.pieces, work.decode_passes
     decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
-    ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
-    cycle = _cycle_s(model, batch, decode, prefill, ttft, pieces)
-    passes = work.decode_passes
+    queue, own = queue_s(reading, decode.slowest_s, prefill.slowest_s)
+    last = {
+        f"prefill_{name}": own * getattr(prefill, name) + (1.0 - own) * getattr(decode, name) for name in _PARTS_OF_PASS
+    }
+    earlier = (pieces - 1) * prefill.slowest_s
+    ttft = queue + sum(last.values()) + earlier
+    cycle, fastest = _cycle_s(model, batch, decode, prefill, ttft, reading)
+    # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
+    surplus = np.maximum(cycle - passes * fastest - ttft, 0.0)
+    queue, ttft = queue + surplus, ttft + surplus
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
-    parts = {
-        "decode_compute_s": decode.compute_s,
-        "decode_tp_s": decode.tp_s,
-        "decode_ep_s": decode.ep_s,
-        "decode_pp_s": decode.pp_s,
-        "decode_host_s": decode.host_s,
-    }
-    if not passes:
-        parts = {name: 0.0 * value for name, value in parts.items()}
+    parts = {f"decode_{name}": getattr(decode, name) * (passes > 0) for name in _PARTS_OF_PASS}
     between = decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0)
     # Several prompts may come between two passes.
     pause = np.maximum(np.where(_is_mixed(model, batch), prefill.through_s, between), tpot)
@@ -301,35 +320,36 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
         "decode_pass_s": decode.through_s if passes else np.zeros(len(batch)),
         **parts,
         "waiting_s": np.maximum(tpot - sum(parts.values()), 0.0),
-        "prefill_compute_s": prefill.compute_s,
-        "prefill_tp_s": prefill.tp_s,
-        "prefill_ep_s": prefill.ep_s,
-        "prefill_pp_s": prefill.pp_s,
-        "prefill_host_s": prefill.host_s,
-        "earlier_chunks_s": (pieces - 1) * prefill.slowest_s,
+        "queue_s": queue,
+        **last,
+        "earlier_chunks_s": earlier,
     }
 
 
 def _cycle_s(
-    model: ServingModel, batch: ServingBatch, decode: _Pass, prefill: _Pass, ttft_s: FloatArray, pieces: IntArray
-) -> FloatArray:
-    """Time in which every place of a replica serves one request: as the slowest stage is busy, or as one request needs if that is longer.
+    model: ServingModel, batch: ServingBatch, decode: _Pass, prefill: _Pass, ttft_s: FloatArray, reading: Reading
+) -> tuple[FloatArray, FloatArray]:
+    """Time in which every place of a replica serves one request, and the longest that a token takes of it where prompts come too fast.
 
-    Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces /
-    prefill_batch`` passes carry chunks alongside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes. A request
-    needs its prompt, and per token one pass through all stages or one of every group through the slowest.
+    The time is as the slowest stage is busy, or as one request needs if that is longer. Whole prompts: ``output - 1`` rounds of all groups
+    and ``max_batch / together`` passes of prompts. Chunks: ``max_batch pieces / together`` passes carry chunks alongside the decoding
+    sequences, of at least ``groups (output - 1 + pieces + 1)`` passes, in one of which a request waits. A request needs its prompt, and per
+    token one pass through all stages or one of every group through the slowest. No token takes longer than a pass with prompts; where
+    reading stops the decoding, the prompts of all others come in between.
     """
-    rounds, groups, mixed = model.workload.decode_passes, batch.groups, _is_mixed(model, batch)
-    reading = batch.max_batch * pieces / batch.prefill_batch
-    passes = np.where(mixed, np.maximum(groups * (rounds + pieces), reading), rounds * groups + reading)
-    busy = reading * prefill.slowest_s + (passes - reading) * decode.slowest_s
-    busy = busy + _waiting_s(batch, decode, prefill, reading, passes) * (1.0 - model.assumptions.prompts_in_step)
+    rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
+    reads = batch.max_batch * reading.pieces / reading.together
+    waits = np.where(batch.max_batch > 1, 1, 0)
+    passes = np.where(mixed, np.maximum(groups * (rounds + reading.pieces + waits), reads), rounds * groups + reads)
+    busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
+    busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.
-    share = np.where(mixed, np.clip((reading - pieces) / np.maximum(passes - pieces, 1.0), 0.0, 1.0), 0.0)
-    each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * np.maximum(
-        prefill.through_s, groups * prefill.slowest_s
-    )
-    return np.asarray(np.maximum(busy, ttft_s + rounds * each))
+    own = reading.pieces / reading.together
+    share = np.where(mixed, np.clip((reads - own) / np.maximum(passes, 1.0), 0.0, 1.0), 0.0)
+    with_prompts = np.maximum(prefill.through_s, groups * prefill.slowest_s)
+    each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * with_prompts
+    cycle = np.asarray(np.maximum(busy, ttft_s + rounds * each))
+    return cycle, np.where(mixed, with_prompts, cycle / max(rounds, 1))
 
 
 def _waiting_s(

@@ -27,7 +27,7 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     _rate("throughput_samples_per_s", "The same as `requests_per_s`."),
     _rate("memory_bytes_per_gpu", "Memory of the fullest GPU."),
     Figure(name="exposed_communication_s", doc="Part of the time per token that is communication."),
-    Figure(name="ttft_s", doc="Time to first token: the prompt through all stages, without a queue before it."),
+    Figure(name="ttft_s", doc="Mean time to first token: the queue before it, and the prompt through all stages."),
     Figure(name="ttft_low_s", doc="Of the interval of `ttft_s`.", optional=True),
     Figure(name="ttft_high_s", doc="Of the interval of `ttft_s`.", optional=True),
     Figure(name="tpot_s", doc="Mean time per token after the first."),
@@ -65,6 +65,12 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
         "waiting_s",
         "waiting for prompts of others and for the slowest stage",
         "Waiting for the prompts of others and for the slowest stage.",
+    ),
+    part(
+        "ttft_s",
+        "queue_s",
+        "waiting for a pass and for prompts of others",
+        "Waiting for the pass under way and for prompts of others.",
     ),
     part("ttft_s", "prefill_compute_s", "kernels", "Kernels of the prompt's last pass."),
     part("ttft_s", "prefill_tp_s", "tensor-parallel communication", "Tensor-parallel communication of it."),
@@ -104,7 +110,7 @@ class ServingPlan:
     prefill_chunk: int = setting(
         0, "Tokens of a prompt per pass, beside the decoding; 0: whole prompts.", least=0, most=10**8
     )
-    prefill_batch: int = setting(1, "Prompts per pass.")
+    prefill_batch: int = setting(1, "Prompts per pass at most.")
 
     @property
     def workers(self) -> int:

@@ -162,6 +162,13 @@ class ServingAssumptions:
         "serve 1.33 times the tokens of DeepSeek-V3; vLLM, data parallel deployment: independent cores that run in step",
         most=1.0,
     )
+    equal_requests: float = assumption(
+        0.0,
+        "1 where all requests are of equal length and the first come at once, ten to each place, as benchmarks send them; 0 where lengths "
+        "differ, so that requests end at random",
+        "traffic of people; benchmarks: InferenceX and NVIDIA's genai-perf (costmodel/serving/queue.py)",
+        most=1.0,
+    )
     ep_latency_share: float = assumption(
         0.0,
         "share of the latencies of a rank's messages to all experts that add up; 0: all are under way at once",

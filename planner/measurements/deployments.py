@@ -20,7 +20,7 @@ from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
-from costmodel.serving.workload import ServingError, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.workload import Workload
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
@@ -77,25 +77,25 @@ def _asked(row: Row) -> _Deployment:
         kv_bytes=1.0 if (row.text("kv_precision") or row.default("kv_precision", "bf16")) == "fp8" else 2.0,
         prompt=prompt,
         output=output,
-        plan=_plan(row, framework, node, prompt, concurrency, has_experts="moe" in graph.kinds),
+        plan=_plan(row, framework, node, (prompt, output), concurrency, has_experts="moe" in graph.kinds),
         measured_s=measured_s,
     )
 
 
 def _plan(
-    row: Row, framework: Framework, node: int, prompt: int, concurrency: int, *, has_experts: bool
+    row: Row, framework: Framework, node: int, lengths: tuple[int, int], concurrency: int, *, has_experts: bool
 ) -> ServingPlan:
     """The degrees of a row, its share of the requests on every replica, and prompts read as its engine reads them.
 
     >>> row = Row(line=2, cells={"gpus": "8", "tp": "2"})
-    >>> _plan(row, Framework(name=""), 8, 1000, 64, has_experts=True)
+    >>> _plan(row, Framework(name=""), 8, (1000, 100), 64, has_experts=True)
     ServingPlan(tp=2, pp=1, ep=1, etp=2, dp=4, max_batch=16, prefill_chunk=0, prefill_batch=1)
     """
     tp, pp, cp, dp = degrees_of(row, node)
     if cp > 1:
         raise RowSkipped("context parallelism of served networks is not modelled")
     ep, places = row.count("ep") or 1, -(-concurrency // dp)
-    chunk, together = framework.defaults.prefill(prompt, places)
+    chunk, together = framework.defaults.prefill(*lengths, places)
     return ServingPlan(
         tp=tp,
         pp=pp,
@@ -159,7 +159,7 @@ def _model(asked: _Deployment, preset: Preset) -> tuple[ServingModel, float]:
                 precision=asked.precision,
                 kv_bytes=asked.kv_bytes,
             )
-            model = ServingModel.build(workload, preset.cluster(cluster))
+            model = ServingModel.build(workload, preset.cluster(cluster), ServingAssumptions(equal_requests=1.0))
         except (ServingError, MeshError, DeviceError) as trouble:
             raise RowSkipped(f"the cost model refuses the deployment: {trouble}") from trouble
         if len(_KNOWN) >= _MOST_KNOWN:

@@ -445,7 +445,9 @@ class ServingPlanSpace(PlanSpace):
             chosen.append(f"dp {dp}")
         if not {"prefill_chunk", "prefill_batch"} & set(values):
             workload = self.model.workload
-            chunk, together = workload.framework.defaults.prefill(workload.prompt_tokens, values.get("max_batch", 1))
+            chunk, together = workload.framework.defaults.prefill(
+                workload.prompt_tokens, workload.output_tokens, values.get("max_batch", 1)
+            )
             values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
             if values["prefill_chunk"]:
                 chosen.append(f"prefill chunk {chunk}")

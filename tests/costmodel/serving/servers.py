@@ -82,3 +82,8 @@ def model(
 
 def costs_of(found: ServingModel, plan: ServingPlan) -> ServingCosts:
     return found.evaluate(ServingBatch.from_plans([plan]))
+
+
+def prompt_s(costs: ServingCosts) -> float:
+    """Time of the passes of one prompt, without the queue in front."""
+    return float(costs.ttft_s[0] - costs.queue_s[0])

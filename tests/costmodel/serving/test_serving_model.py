@@ -30,7 +30,7 @@ from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
 from planner.files.loading import load_framework
 from planner.importers.networks import load_model
-from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model
+from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model, prompt_s
 from tests.networks import spec
 from tests.strategies.mesh.networks import decoder, workload_of
 
@@ -119,7 +119,7 @@ def test_the_host_makes_every_pass_wait(plan: ServingPlan) -> None:
         costs_of(model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=s)), plan) for s in (0.0, 0.01)
     )
     pieces = 4 if plan.prefill_chunk else 1
-    assert float(slow.ttft_s[0] - without.ttft_s[0]) == pytest.approx(0.01 * pieces)
+    assert prompt_s(slow) - prompt_s(without) == pytest.approx(0.01 * pieces)
     assert float(slow.decode_pass_s[0] - without.decode_pass_s[0]) == pytest.approx(0.01)
     assert float(slow.decode_host_s[0]) == float(slow.prefill_host_s[0]) == 0.01
     reading = 8 * pieces * 0.01 if not plan.prefill_chunk else 0.01 * pieces
@@ -151,7 +151,9 @@ def test_one_output_token_needs_no_decoding() -> None:
     found = costs_of(model(large(), output=1), P(max_batch=4))
     assert not found.tpot_s[0]
     assert not found.waiting_s[0]
-    assert float(found.requests_per_s[0]) == pytest.approx(1 / float(found.ttft_s[0]))
+    assert float(found.requests_per_s[0]) == pytest.approx(1 / prompt_s(found))
+    # Four are in flight, and each waits for the three before it.
+    assert float(found.ttft_s[0]) == pytest.approx(4 * prompt_s(found))
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
@@ -330,8 +332,8 @@ def test_replicas_that_share_experts_wait_for_each_others_prompts() -> None:
         chance = {step: float(1.0 / costs_of(m, plan).requests_per_s[0]) for step, m in found.items()}
         costs = costs_of(found[1.0], plan)
         decode = float(costs.decode_pass_s[0])
-        prefill = float(costs.ttft_s[0])
-        passes = 98 + (1 if plan.prefill_chunk else 20)
+        prefill = prompt_s(costs)
+        passes = 98 + (2 if plan.prefill_chunk else 20)  # in one of them a request waits
         reads = np.random.default_rng(1).random((40_000, 4)) < 20 / passes
         drawn = np.where(reads, prefill, decode).max(axis=1).mean() * passes
         together = (20 * prefill + (passes - 20) * decode) / (4 * 20)
@@ -480,7 +482,7 @@ def simulated_whole(places: int, rounds: int, decode_s: float, prefill_s: float,
 def test_throughput_of_one_stage_equals_a_simulation(places: int, output: int) -> None:
     found = costs_of(model(large(), output=output), P(max_batch=places))
     simulated = simulated_whole(
-        places, output - 1, float(found.decode_pass_s[0]), float(found.ttft_s[0]), requests=40 * places
+        places, output - 1, float(found.decode_pass_s[0]), prompt_s(found), requests=40 * places
     )
     assert float(found.requests_per_s[0]) == pytest.approx(simulated, rel=0.03)
 

@@ -31,23 +31,27 @@ def predicted_ms(outcome: Outcome) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("framework", "dp", "chunk", "together"),
-    [("vllm", 1, 1000, 8), ("sglang", 1, 0, 8), ("tensorrt-llm", 2, 1000, 8), ("", 4, 0, 1)],
+    [("vllm", 1, 1000, 4), ("sglang", 1, 0, 4), ("tensorrt-llm", 2, 1000, 2), ("", 4, 0, 1)],
 )
 def test_a_row_is_the_estimate_of_its_plan(framework: str, dp: int, chunk: int, together: int) -> None:
-    """Up to 8,192 tokens of prompts share a pass, alone by SGLang, and replicas share the requests."""
-    found = predicted_ms(served(framework=framework, gpus=2 * dp, dp=dp))
+    """Prompts that come during a pass share the next one, alone by SGLang, and replicas share the requests; the first come at once."""
+    found = predicted_ms(served(framework=framework, gpus=2 * dp, dp=dp, output=4))
     estimate = planner.estimate(
         "llama3-8b", mode="inference", cluster="dgx-h100", device="h100-sxm", gpus=2 * dp, tp=2, dp=dp, max_batch=16 // dp,
-        prompt=1000, output_tokens=128, precision="bf16", framework=framework or None,
+        prompt=1000, output_tokens=4, precision="bf16", framework=framework or None, assume={"equal_requests": 1},
     ).to_dict()["plans"][0]  # fmt: skip
-    assert (estimate["plan"]["prefill_chunk"], estimate["plan"]["prefill_batch"]) == (chunk, min(together, 16 // dp))
+    assert (estimate["plan"]["prefill_chunk"], estimate["plan"]["prefill_batch"]) == (chunk, together)
     assert found == pytest.approx({"ttft": estimate["ttft_s"] * 1e3, "tpot": estimate["tpot_s"] * 1e3}, rel=1e-9)
 
 
 def test_a_cache_of_one_byte_is_read_in_half_the_time() -> None:
     """It is all that changes: 16 sequences of some 1,064 positions, 32 blocks, keys and values of 8 heads of 128, over two GPUs."""
     wide, narrow = (
-        predicted_ms(served(kv_precision=precision, concurrency=16, output=2, prompt=1000, framework="sglang"))["tpot"]
+        sum(
+            predicted_ms(
+                served(kv_precision=precision, concurrency=16, output=2, prompt=1000, framework="sglang")
+            ).values()
+        )
         for precision in ("bf16", "fp8")
     )
     saved = 16 * 1001 * 32 * 2 * 8 * 128 / 2

@@ -1,0 +1,183 @@
+"""What a request waits for before its prompt is read: the pass under way, and the prompts of others.
+
+As many requests are in flight as there are places, and whoever gets an answer sends the next request at once (a closed loop). That arrives
+when the next pass has begun, so it waits for one pass at least. Two loads are told apart:
+
+- *traffic*: lengths of answers differ, so that requests end at random. N of them end per pass, Poisson with mean a.
+- *benchmark*: all requests have equal lengths, and `BENCHMARK_ROUNDS` of them are sent per place, the first of all places at once. Requests
+  then end in the order in which they were read: one after the other where prompts are read beside the decoding, all together where
+  reading stops it.
+
+With t and d the passes through the slowest stage that read k prompts and none, c = (t - d) / k what a prompt adds, a the requests that
+end in a pass, Poisson, a' = a (B - 1) / B those beside one's own, and R rounds of a benchmark:
+
+    traffic, beside:    wait = d + a' c + q t,    own pass = d + (1 + min(a', P - 1)) c
+                        q = w^(sqrt(2 (P + 1)) - 1) m / (2 P (1 - w)),  w = a' m / P,  a = B / (passes of a cycle + 1 + q)
+    traffic, on their own:  X >= 1 requests end in a pass and Y in the next one, and are read one after the other before the third:
+                        time = E[X (d + c (X + 1) / 2) + X Y c + Y c (Y + 1) / 2] / E[X + Y],  more where prompts share passes
+    benchmark, on their own:  all B are read, P at a time: time = mean of when each of these passes ends
+    benchmark, beside:  the same in the first of R rounds; after that the first pass of B / P waits for one that reads nothing, every other
+                        for the one before it: wait = d P / B + t (1 - P / B); the last may read fewer
+
+q, in passes, is the wait for P servers of a queue with random arrivals and equal services of m passes (H. Sakasegawa, An approximation
+formula L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). The tests check all four against simulations pass by pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+
+# Requests per place of a benchmark: InferenceX sends ten times as many as are in flight, NVIDIA's genai-perf as many by default.
+BENCHMARK_ROUNDS = 10.0
+# Of the passes that a request waits for: to 1e-6 of the most that it can; and requests that are added one by one.
+_HALVINGS, _STEPS = 20, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How prompts come and are read, arrays (n,).
+
+    Attributes
+    ----------
+    places : array
+        Requests in flight per replica, B.
+    most : array
+        Prompts that a pass reads at most, P.
+    pieces : array
+        Passes that one prompt needs, m.
+    rounds : array
+        Passes from a request's end to the end of the next one in its place, without the wait: of all groups, decoding and reading
+        where both share passes, decoding alone elsewhere.
+    is_beside : array
+        Prompts are read beside the decoding.
+    is_benchmark : bool
+        All requests are of equal length, and the first come at once.
+    """
+
+    places: IntArray
+    most: IntArray
+    pieces: IntArray
+    rounds: IntArray
+    is_beside: BoolArray
+    is_benchmark: bool = False
+
+    @property
+    def arrivals(self) -> FloatArray:
+        """Requests that end in a pass, and come, on average."""
+        waits = np.where(self.is_beside, 1.0, 0.0)
+        return np.asarray(self.places / np.maximum(self.rounds + waits, 1e-9))
+
+    @property
+    def together(self) -> IntArray:
+        """Prompts in a pass that reads, a whole number: as many as a request finds in its own where lengths differ, at most P; else P.
+
+        >>> n = np.array
+        >>> Reading(places=n([64, 64]), most=n([8, 8]), pieces=n([1, 1]), rounds=n([100, 20]), is_beside=n([True, True])).together.tolist()
+        [2, 5]
+        """
+        found = self.places if self.is_benchmark else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+        return np.asarray(np.clip(found, 1, np.minimum(self.most, self.places)).astype(np.int64))
+
+
+def queue_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean time from a request's arrival to the begin of its first pass, in seconds, and what its own passes are.
+
+    Parameters
+    ----------
+    reading : Reading
+    decode_s, prefill_s : array
+        Passes through the slowest stage, without prompts and with `Reading.together` of them.
+
+    Returns
+    -------
+    tuple of array
+        The wait, (n,), with what a pass of one's own takes longer than ``prefill_s`` says; and the share of the way from a pass without
+        prompts to one with `Reading.together` of them that the request's own passes are at.
+
+    Examples
+    --------
+    64 requests, read one by one beside the decoding: 31.5 passes in the first of ten rounds, else the pass before, which reads a prompt but
+    for the first.
+
+    >>> n = np.array
+    >>> one = Reading(
+    ...     places=n([64]), most=n([1]), pieces=n([1]), rounds=n([1001]), is_beside=n([True]), is_benchmark=True
+    ... )
+    >>> round(float(queue_s(one, n([0.010]), n([0.050]))[0][0]), 6) == round(0.1 * 31.5 * 0.050 + 0.9 * (0.010 + 63 * 0.050) / 64, 6)
+    True
+    """
+    base_s = np.where(reading.is_beside, decode_s, 0.0)
+    added_s = (prefill_s - base_s) / reading.together
+    alone, own = reading.places == 1, np.ones(len(reading.places))
+    if reading.is_benchmark:
+        own_s = reading.pieces * prefill_s
+        at_once = _all_at_once_s(reading, base_s, prefill_s, added_s) - own_s
+        first = np.minimum(reading.together / reading.places, 1.0)
+        left = reading.places % reading.together  # in the last pass
+        fewer = left * (reading.together - left) / reading.places
+        in_turn = first * decode_s + (1.0 - first) * prefill_s - fewer * added_s
+        later = np.where(reading.is_beside & (first < 1.0), in_turn, at_once)
+        wait_s = at_once / BENCHMARK_ROUNDS + later * (1.0 - 1.0 / BENCHMARK_ROUNDS)
+    else:
+        beside_s, share = _beside_s(reading, decode_s, prefill_s, added_s)
+        wait_s = np.where(reading.is_beside, beside_s, _on_their_own_s(reading, decode_s, prefill_s, added_s))
+        own = np.where(reading.is_beside & ~alone, share, own)
+    return np.where(alone, 0.0, np.maximum(wait_s, 0.0)), own
+
+
+def _all_at_once_s(reading: Reading, base_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray) -> FloatArray:
+    """When the prompts of all places have been read that came together, on average."""
+    whole, left = np.divmod(reading.places, reading.together)
+    of_whole = reading.together * whole * (whole + 1) / 2.0 * prefill_s
+    of_last = left * (whole * prefill_s + base_s + left * added_s)
+    return np.asarray((of_whole + of_last) / reading.places * reading.pieces)
+
+
+def _beside_s(
+    reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    passes = _passes_waited(reading)
+    others = (reading.places - 1) / (reading.rounds + 1.0 + passes)
+    carried = np.minimum(others * reading.pieces, reading.most)  # prompts, or pieces of one, in a pass
+    own = np.where(reading.pieces > 1, reading.together, 1.0 + np.minimum(others, reading.most - 1.0))
+    return np.asarray(decode_s + carried * added_s + passes * prefill_s), np.minimum(own / reading.together, 1.0)
+
+
+def _passes_waited(reading: Reading) -> FloatArray:
+    """Q of the module: passes that a request waits beyond the one under way, (n,).
+
+    Who waits sends nothing, and one of B requests finds the server as the B - 1 others leave it (M. Reiser and S. S. Lavenberg, Mean-value
+    analysis of closed multichain queuing networks, J. ACM 27, 1980): ``q(b) = w q(b - 1) + w^beta m / (2 P)``, w with b - 1 requests.
+    The recursion starts `_STEPS` requests before B, where the others are taken to wait as long as oneself.
+    """
+    most, pieces = reading.most, reading.pieces
+    power = np.sqrt(2.0 * (most + 1.0)) - 1.0
+
+    def queued(others: FloatArray, waited: FloatArray) -> FloatArray:
+        busy = np.minimum(others / (reading.rounds + 1.0 + waited) * pieces / most, 1.0)
+        return np.asarray(busy * waited + busy**power * pieces / (2.0 * most))
+
+    others = np.maximum(reading.places - 1.0 - _STEPS, 0.0)
+    low, high = np.zeros(len(most)), 1.0 * reading.places * pieces
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        longer = queued(others, middle) > middle
+        low, high = np.where(longer, middle, low), np.where(longer, high, middle)
+    for step in range(_STEPS, 0, -1):
+        low = queued(np.maximum(reading.places - step, 0.0), low)
+    return low
+
+
+def _on_their_own_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray) -> FloatArray:
+    a = np.maximum(np.minimum(reading.arrivals, reading.places) * (reading.places - 1) / reading.places, 1e-9)
+    first = a / -np.expm1(-a)  # of those that end in a pass in which any does
+    one_after_other = 0.5 * (first * (2.0 + a) + 2.0 * first * a + a * (2.0 + a)) / (first + a)
+    # Prompts of one pass are done when the last of them is.
+    shared = 0.5 * (np.minimum(reading.most, 1.0 + a) - 1.0)
+    prompts = np.minimum(one_after_other + shared, reading.places)
+    decode_s = np.where(reading.rounds > 0, decode_s, 0.0)
+    return np.asarray(first / (first + a) * decode_s + (prompts * added_s - prefill_s) * reading.pieces)
