@@ -95,16 +95,28 @@ def at_one_position(layer: Layer) -> Layer:
     return replace(layer, input_shapes=tuple(one(s) for s in layer.input_shapes), output_shape=one(layer.output_shape))
 
 
-def expected_experts(held: FloatArray, experts: float, top_k: float, tokens: FloatArray) -> FloatArray:
+def expected_experts(
+    held: FloatArray, experts: float, top_k: float, tokens: FloatArray, spread: float = 0.0
+) -> FloatArray:
     """How many of the experts that a rank holds some tokens wake, on average.
 
-    A token picks ``top_k`` different experts; all are equally likely: ``held (1 - (1 - top_k / experts)^tokens)``. At least one works on
-    the fullest rank.
+    A token picks ``top_k`` different experts. Where all are equally likely, one is missed by ``exp(-n) = (1 - top_k / experts)^tokens``.
+    Where their loads spread by ``spread`` of the mean, like a gamma distribution of shape ``1 / spread^2``, by the mean of that over the
+    loads, ``(1 + spread^2 n)^(-1 / spread^2)``: the same tokens wake fewer. At least one works on the fullest rank.
 
     >>> expected_experts(np.array([8.0]), 8.0, 2.0, np.array([1.0, 4.0, 1000.0])).tolist()  # mixtral
     [2.0, 5.46875, 8.0]
+    >>> expected_experts(np.array([128.0]), 128.0, 4.0, np.array([16.0, 64.0]), spread=1.0).round(1).tolist()  # 50.8 and 111.2 without
+    [43.1, 85.8]
     """
     missed = (1.0 - top_k / experts) ** tokens
+    if spread:
+        # A token wakes top_k of them however uneven they are.
+        with np.errstate(divide="ignore"):
+            draws = -np.log(missed)
+        missed = np.minimum(
+            (1.0 + spread**2 * draws) ** (-1.0 / spread**2), (1.0 - top_k / experts) * (tokens > 0) + (tokens <= 0)
+        )
     return np.asarray(np.clip(held * (1.0 - missed), np.minimum(held, 1.0), held))
 
 
@@ -120,7 +132,7 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
     own = np.where(sharing > 1, np.ceil(tokens / keys.tp), tokens)
     held = np.ceil(p.experts / keys.ep)
     rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * fullest_rank(p, keys.ep, spread)
-    count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens), rows)
+    count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens, spread), rows)
     width = np.ceil(p.ffn / keys.etp)
     everywhere, one = tokens > 0, np.ones_like(tokens)
     moved = (own + rows) * d
