@@ -130,6 +130,7 @@ def served(figure: Figure) -> ServingModel:
         output_tokens=figure.output,
         precision=weights,
         kv_bytes=1.0 if in_fp8 else 2.0,
+        load="backlog",
     )
     cluster = load_cluster(MACHINES[figure.device]).cluster.with_device(load_device(figure.device).device)
     filled = ServingAssumptions(memory_utilisation=FILLED.get(figure.source, 0.95))

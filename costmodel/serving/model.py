@@ -275,7 +275,7 @@ def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
         pieces=pieces,
         rounds=batch.groups * (model.workload.decode_passes + np.where(mixed, pieces, 0)),
         is_beside=mixed,
-        is_benchmark=model.assumptions.equal_requests >= 0.5,
+        load=model.workload.load,
     )
 
 
@@ -339,8 +339,7 @@ def _cycle_s(
     """
     rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
-    waits = np.where(batch.max_batch > 1, 1, 0)
-    passes = np.where(mixed, np.maximum(groups * (rounds + reading.pieces + waits), reads), rounds * groups + reads)
+    passes = np.where(mixed, np.maximum(reading.rounds + groups * reading.waits, reads), rounds * groups + reads)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
     busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.

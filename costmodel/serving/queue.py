@@ -1,12 +1,15 @@
 """What a request waits for before its prompt is read: the pass under way, and the prompts of others.
 
 As many requests are in flight as there are places, and whoever gets an answer sends the next request at once (a closed loop). That arrives
-when the next pass has begun, so it waits for one pass at least. Two loads are told apart:
+when the next pass has begun, so it waits for one pass at least. Three loads are told apart:
 
 - *traffic*: lengths of answers differ, so that requests end at random. N of them end per pass, Poisson with mean a.
 - *benchmark*: all requests have equal lengths, and `BENCHMARK_ROUNDS` of them are sent per place, the first of all places at once. Requests
   then end in the order in which they were read: one after the other where prompts are read beside the decoding, all together where
   reading stops it.
+
+- *backlog*: more requests wait than there are places, and the next one takes a place as soon as it is free. Nothing is known of its wait
+  before that, which does not count.
 
 With t and d the passes through the slowest stage that read k prompts and none, c = (t - d) / k what a prompt adds, a the requests that
 end in a pass, Poisson, a' = a (B - 1) / B those beside one's own, and R rounds of a benchmark:
@@ -30,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.serving.workload import Load
 
 # Requests per place of a benchmark: InferenceX sends ten times as many as are in flight, NVIDIA's genai-perf as many by default.
 BENCHMARK_ROUNDS = 10.0
@@ -54,8 +58,7 @@ class Reading:
         where both share passes, decoding alone elsewhere.
     is_beside : array
         Prompts are read beside the decoding.
-    is_benchmark : bool
-        All requests are of equal length, and the first come at once.
+    load : "traffic", "benchmark" or "backlog"
     """
 
     places: IntArray
@@ -63,13 +66,18 @@ class Reading:
     pieces: IntArray
     rounds: IntArray
     is_beside: BoolArray
-    is_benchmark: bool = False
+    load: Load = "traffic"
+
+    @property
+    def waits(self) -> IntArray:
+        """Passes beside which a request waits for its first one: the one that has begun when it comes."""
+        comes_late = self.is_beside & (self.places > 1) & (self.load != "backlog")
+        return np.where(comes_late, 1, 0)
 
     @property
     def arrivals(self) -> FloatArray:
         """Requests that end in a pass, and come, on average."""
-        waits = np.where(self.is_beside, 1.0, 0.0)
-        return np.asarray(self.places / np.maximum(self.rounds + waits, 1e-9))
+        return np.asarray(self.places / np.maximum(self.rounds + self.waits, 1e-9))
 
     @property
     def together(self) -> IntArray:
@@ -79,7 +87,7 @@ class Reading:
         >>> Reading(places=n([64, 64]), most=n([8, 8]), pieces=n([1, 1]), rounds=n([100, 20]), is_beside=n([True, True])).together.tolist()
         [2, 5]
         """
-        found = self.places if self.is_benchmark else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+        found = self.places if self.load == "benchmark" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
         return np.asarray(np.clip(found, 1, np.minimum(self.most, self.places)).astype(np.int64))
 
 
@@ -105,7 +113,7 @@ def queue_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray) -> tu
 
     >>> n = np.array
     >>> one = Reading(
-    ...     places=n([64]), most=n([1]), pieces=n([1]), rounds=n([1001]), is_beside=n([True]), is_benchmark=True
+    ...     places=n([64]), most=n([1]), pieces=n([1]), rounds=n([1001]), is_beside=n([True]), load="benchmark"
     ... )
     >>> by_hand = 0.1 * 31.5 * 0.050 + 0.9 * (0.010 + 63 * 0.050) / 64
     >>> abs(float(queue_s(one, n([0.010]), n([0.050]))[0][0]) / by_hand - 1.0) < 1e-12
@@ -114,7 +122,9 @@ def queue_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray) -> tu
     base_s = np.where(reading.is_beside, decode_s, 0.0)
     added_s = (prefill_s - base_s) / reading.together
     alone, own = reading.places == 1, np.ones(len(reading.places))
-    if reading.is_benchmark:
+    if reading.load == "backlog":  # a place that is free takes the next request at once, whose time counts from then
+        return np.zeros(len(own)), own
+    if reading.load == "benchmark":
         own_s = reading.pieces * prefill_s
         at_once = _all_at_once_s(reading, base_s, prefill_s, added_s) - own_s
         first = np.minimum(reading.together / reading.places, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from costmodel.fields import assumption
 from costmodel.framework import NO_FRAMEWORK, Framework
@@ -32,12 +33,19 @@ def encoder_layers(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
+# How requests come (`costmodel.serving.queue`).
+Load = Literal["traffic", "benchmark", "backlog"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWorkload:
     """A network and the requests it answers; lengths are means over the requests.
 
     Attributes
     ----------
+    load : str
+        "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random; "benchmark": they are of
+        equal length, and the first come at once, ten to each place; "backlog": more wait than there are places.
     encoder : frozenset of int
         Layers that read the prompt once, alongside a decoder that starts with one token; empty where one stack reads and writes.
 
@@ -54,6 +62,7 @@ class ServingWorkload:
     kv_bytes: float = 2.0  # of an element of the cache
     framework: Framework = NO_FRAMEWORK
     context_bytes: int = CONTEXT_BYTES
+    load: Load = "traffic"
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -160,13 +169,6 @@ class ServingAssumptions:
         "of replicas that share experts: 1 where all read prompts in the same passes, 0 where each does when a place of its own is free",
         "TensorRT-LLM, tech blog 10, ADP Balance Strategy: each rank schedules for itself unless enable_balance is set, with which 8 GB200 "
         "serve 1.33 times the tokens of DeepSeek-V3; vLLM, data parallel deployment: independent cores that run in step",
-        most=1.0,
-    )
-    equal_requests: float = assumption(
-        0.0,
-        "1 where all requests are of equal length and the first come at once, ten to each place, as benchmarks send them; 0 where lengths "
-        "differ, so that requests end at random",
-        "traffic of people; benchmarks: InferenceX and NVIDIA's genai-perf (costmodel/serving/queue.py)",
         most=1.0,
     )
     ep_latency_share: float = assumption(

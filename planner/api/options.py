@@ -521,6 +521,18 @@ class _Serving(TypedDict, total=False):
             read=partial(Values.seconds, likely="ms"),
         ),
     ]
+    load: Annotated[
+        str | None,
+        Option(
+            "--load",
+            "NAME",
+            "How requests come. traffic: their lengths differ, and the next one comes when one is answered (the default); benchmark: equal "
+            "ones, ten per place, the first all at once; backlog: more wait than there are places.",
+            panel=SERVING,
+            words="traffic benchmark backlog",
+            rare=True,
+        ),
+    ]
     kv_precision: Annotated[
         str | None,
         Option(

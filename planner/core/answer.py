@@ -53,6 +53,7 @@ class ServingLoad:
     prompt_tokens: int
     output_tokens: int
     kv_precision: str
+    load: str = "traffic"
     max_ttft_s: float | None = None
     max_tpot_s: float | None = None
 

@@ -253,6 +253,7 @@ class Request:
     max_ttft_s: float | None = None
     max_tpot_s: float | None = None
     kv: str | None = None
+    load: Literal["traffic", "benchmark", "backlog"] | None = None  # how requests come
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
 
     def source_of(self, field: str, default: str) -> str:
@@ -290,6 +291,7 @@ class Request:
             "--max-ttft": self.max_ttft_s,
             "--max-tpot": self.max_tpot_s,
             "--kv-precision": self.kv,
+            "--load": self.load,
         }
         names = [flag for flag, value in flags.items() if value is not None]
         return names + [f"--{name.replace('_', '-')}" for name in self.serving_degrees]

@@ -20,7 +20,7 @@ from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
-from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import ServingError, ServingWorkload
 from costmodel.workload import Workload
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
@@ -158,8 +158,9 @@ def _model(asked: _Deployment, preset: Preset) -> tuple[ServingModel, float]:
                 output_tokens=asked.output,
                 precision=asked.precision,
                 kv_bytes=asked.kv_bytes,
+                load="benchmark",
             )
-            model = ServingModel.build(workload, preset.cluster(cluster), ServingAssumptions(equal_requests=1.0))
+            model = ServingModel.build(workload, preset.cluster(cluster))
         except (ServingError, MeshError, DeviceError) as trouble:
             raise RowSkipped(f"the cost model refuses the deployment: {trouble}") from trouble
         if len(_KNOWN) >= _MOST_KNOWN:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from costmodel.fields import parts_of
+from costmodel.serving.workload import Load
 from planner.core.request import SPACES, imported
 from planner.report.roles import TITLES
 from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
@@ -427,6 +428,7 @@ ServingHead = record(
     prompt_tokens=key(int, "Mean length of a prompt.", ge=1),
     output_tokens=key(int, "Mean length of an answer.", ge=1),
     kv_precision=key(str, "Cache of keys and values: fp32, fp16, bf16, fp8, int8 or nvfp4."),
+    load=key(Load, "How requests come: `--load`."),
     max_ttft_s=key(Seconds | None, "Limit on the time to first token."),
     max_tpot_s=key(Seconds | None, "Limit on the time per token."),
 )

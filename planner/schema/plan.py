@@ -58,6 +58,7 @@ from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.objectives import SERVING_OBJECTIVES, with_figures
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
+from costmodel.serving.workload import Load
 from planner.core.errors import did_you_mean
 from planner.core.request import SPACES, imported
 from planner.schema.common import FileModel, Text, fail
@@ -138,6 +139,7 @@ else:
             "Cache of keys and values; that of the activations where it is left out.",
             default=None,
         ),
+        load=key(Load, "How requests come: `--load`.", default="traffic"),
         objective=key(
             Literal[tuple(SERVING_OBJECTIVES)],
             "What the plan was chosen for.",

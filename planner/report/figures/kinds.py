@@ -49,6 +49,7 @@ _BY_WORD = {
     "kernels": "blue",
     "waiting for prompts of others and for the slowest stage": "grey",
     "waiting for prompts of others": "grey",
+    "waiting for a pass and for prompts of others": "grey",
     "waiting for the host": "ink",
     "earlier chunks of the prompt": "purple",
     "keys and values": "orange",

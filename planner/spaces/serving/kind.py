@@ -42,7 +42,7 @@ class ServingKind(Kind):
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:
         entry: Any = document.serving
-        names = ("prompt_tokens", "output_tokens", "max_ttft_s", "max_tpot_s", "objective")
+        names = ("prompt_tokens", "output_tokens", "load", "max_ttft_s", "max_tpot_s", "objective")
         return {"kv": entry.kv_precision, **{name: getattr(entry, name) for name in names}}
 
     def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:

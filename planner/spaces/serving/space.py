@@ -27,7 +27,7 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
-from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import Load, ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import (
     ASSUMED,
     Answer,
@@ -108,6 +108,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             precision=precision,
             kv_bytes=FORMATS[kv].bytes,
             framework=framework,
+            load=request.load or "traffic",
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
     except (ServingError, MeshError) as error:
@@ -119,6 +120,13 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
         kv_precision=kv,
     )
+
+
+_LOADS: dict[Load, str] = {
+    "traffic": "as many requests in flight as places, of different lengths",
+    "benchmark": "equal requests, ten per place, the first all at once",
+    "backlog": "more requests than places, whose wait for a place does not count",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +155,7 @@ class ServingPlanSpace(PlanSpace):
             prompt_tokens=workload.prompt_tokens,
             output_tokens=workload.output_tokens,
             kv_precision=self.kv_precision,
+            load=workload.load,
             max_ttft_s=request.max_ttft_s,
             max_tpot_s=request.max_tpot_s,
         )
@@ -397,7 +406,7 @@ class ServingPlanSpace(PlanSpace):
                 if workload.encoder
                 else []
             ),
-            Assumption(name="load", value="every place of every replica is taken; no queue in front of it"),
+            Assumption(name="load", value=_LOADS[workload.load], source=request.source_of("load", "default")),
         )
 
     @property
@@ -506,6 +515,7 @@ class ServingPlanSpace(PlanSpace):
             "prompt_tokens": load.prompt_tokens,
             "output_tokens": load.output_tokens,
             "kv_precision": load.kv_precision,
+            "load": load.load,
             "objective": self.objective,
             **{f"max_{name}": limit for name, limit in load.limits.items()},
         }

@@ -79,7 +79,7 @@ def closed_form(server: Server, *, is_benchmark: bool) -> float:
         pieces=server.pieces * one,
         rounds=(server.rounds + (server.pieces if server.beside else 0)) * one,
         is_beside=np.array([server.beside]),
-        is_benchmark=is_benchmark,
+        load="benchmark" if is_benchmark else "traffic",
     )
     together = int(reading.together[0])
     prefill_s = (server.decode_s if server.beside else 0.0) + together * server.added_s
