@@ -87,7 +87,9 @@ class Reading:
         >>> Reading(places=n([64, 64]), most=n([8, 8]), pieces=n([1, 1]), rounds=n([100, 20]), is_beside=n([True, True])).together.tolist()
         [2, 5]
         """
-        found = self.places if self.load == "benchmark" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+        found = (
+            self.places if self.load == "benchmark" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+        )
         return np.asarray(np.clip(found, 1, np.minimum(self.most, self.places)).astype(np.int64))
 
 

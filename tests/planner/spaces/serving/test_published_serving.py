@@ -209,7 +209,7 @@ def test_a_decoding_pass_reads_the_decoder_and_both_caches(t5: Graph) -> None:
 
 
 def test_the_encoder_runs_once_and_the_decoder_starts_with_one_token(t5: Graph) -> None:
-    """Compute-bound, one prompt of four: products of the encoder and of the keys and values over the prompt, of the decoder over one token."""
+    """Compute-bound, one prompt: products of the encoder and of the keys and values over the prompt, of the decoder over one token."""
     costs = served(t5, peak=1e15, memory_bandwidth=1e18).evaluate(
         ServingBatch.from_plans([ServingPlan(max_batch=4, prefill_batch=4)])
     )
