@@ -8,8 +8,8 @@ when the next pass has begun, so it waits for one pass at least. Three loads are
   then end in the order in which they were read: one after the other where prompts are read beside the decoding, all together where
   reading stops it.
 
-- *backlog*: more requests wait than there are places, and the next one takes a place as soon as it is free. Nothing is known of its wait
-  before that, which does not count.
+- *backlog*: equal requests, of which more wait than there are places, as where engines show their throughput. The next ones take their
+  places as soon as these are free. Nothing is known of their wait before that, which does not count.
 
 With t and d the passes through the slowest stage that read k prompts and none, c = (t - d) / k what a prompt adds, a the requests that
 end in a pass, Poisson, a' = a (B - 1) / B those beside one's own, and R rounds of a benchmark:
@@ -88,7 +88,7 @@ class Reading:
         [2, 5]
         """
         found = (
-            self.places if self.load == "benchmark" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+            self.places if self.load != "traffic" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
         )
         return np.asarray(np.clip(found, 1, np.minimum(self.most, self.places)).astype(np.int64))
 

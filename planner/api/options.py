@@ -527,7 +527,7 @@ class _Serving(TypedDict, total=False):
             "--load",
             "NAME",
             "How requests come. traffic: their lengths differ, and the next one comes when one is answered (the default); benchmark: equal "
-            "ones, ten per place, the first all at once; backlog: more wait than there are places.",
+            "ones, ten per place, the first all at once; backlog: equal ones, of which more wait than there are places.",
             panel=SERVING,
             words="traffic benchmark backlog",
             rare=True,

@@ -125,7 +125,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
 _LOADS: dict[Load, str] = {
     "traffic": "as many requests in flight as places, of different lengths",
     "benchmark": "equal requests, ten per place, the first all at once",
-    "backlog": "more requests than places, whose wait for a place does not count",
+    "backlog": "more equal requests than places, whose wait for a place does not count",
 }
 
 
