@@ -271,6 +271,10 @@ class Defaults:
         return chunk, max(1, min(self.prefill_tokens // prompt, places, -(-places // output)))
 
 
+# Costs of engines: fields of `ServingAssumptions`, which are made with a framework and so cannot be read here.
+SERVING_COSTS = frozenset({"pass_overhead_s"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """A framework of one version.
@@ -284,7 +288,8 @@ class Framework:
     version : str
         Which versions are meant.
     costs : mapping of str to float
-        Assumptions that it states: fields of `MeshAssumptions` and `LayerAssumptions`. The others are those of `costmodel.fields.as_run`.
+        Assumptions that it states: fields of `MeshAssumptions` and `LayerAssumptions`, or of an engine of `ServingAssumptions`. The others
+        are those of `costmodel.fields.as_run`.
     conditional : mapping of Condition to such a mapping
         Costs that count on devices which compute in fp4, in fp16 (where losses are scaled), in 16 bits or in mxfp8.
     fitted : frozenset of str
@@ -301,7 +306,7 @@ class Framework:
     Raises
     ------
     ValueError
-        A cost is no assumption of either model.
+        A cost is no assumption of these models.
 
     Examples
     --------
@@ -324,7 +329,7 @@ class Framework:
     rules: Rules = Rules()
 
     def __post_init__(self) -> None:
-        known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__}
+        known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__, *SERVING_COSTS}
         for name in sorted({*self.costs}.union(*self.conditional.values())):
             if name not in known:
                 raise ValueError(f"framework '{self.name}': '{name}' is no assumption of the cost model")

@@ -118,7 +118,7 @@ class ServingModel:
         """
         check_generates(workload)
         cluster.device.peak(workload.precision.compute)
-        assumed, modules = assumptions or ServingAssumptions(), fold(workload.graph)
+        assumed, modules = assumptions or ServingAssumptions.of(workload.framework), fold(workload.graph)
         timer = ModuleTimer.build(workload, cluster, modules, assumed)
         one = np.ones(1, dtype=np.int64)
         sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))

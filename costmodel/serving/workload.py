@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -178,3 +179,14 @@ class ServingAssumptions:
         "bandwidth explains 147 us",
         most=1.0,
     )
+
+    @classmethod
+    def of(cls, framework: Framework, given: Mapping[str, float] | None = None) -> ServingAssumptions:
+        """With the costs that an engine states, and over them what is given.
+
+        >>> engine = Framework(name="e", serves=True, costs={"pass_overhead_s": 1e-3})
+        >>> ServingAssumptions.of(engine).pass_overhead_s, ServingAssumptions.of(engine, {"pass_overhead_s": 0.0}).pass_overhead_s
+        (0.001, 0.0)
+        """
+        stated = framework.costs if framework.serves else {}
+        return cls(**{**stated, **(given or {})})

@@ -20,7 +20,7 @@ from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
-from costmodel.serving.workload import ServingError, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.workload import Workload
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
@@ -48,6 +48,7 @@ class _Deployment:
 
     machine: Machine
     graph: Graph
+    engine: Framework
     precision: Precision
     kv_bytes: float
     prompt: int
@@ -73,6 +74,7 @@ def _asked(row: Row) -> _Deployment:
     return _Deployment(
         machine=machine,
         graph=graph,
+        engine=framework,
         precision=precision_of(number_format, machine.device.formats),
         kv_bytes=1.0 if (row.text("kv_precision") or row.default("kv_precision", "bf16")) == "fp8" else 2.0,
         prompt=prompt,
@@ -148,7 +150,7 @@ _MOST_KNOWN = 1024
 def _model(asked: _Deployment, preset: Preset) -> tuple[ServingModel, float]:
     """The cost model of the requests of a row, and the weights that a token needs."""
     cluster, graph = asked.machine.cluster, asked.graph
-    key = (preset, id(cluster), id(graph), asked.precision, asked.kv_bytes, asked.prompt, asked.output)
+    key = (preset, id(cluster), id(graph), asked.engine, asked.precision, asked.kv_bytes, asked.prompt, asked.output)
     if key not in _KNOWN:
         constants = {name: value for name, value in preset.constants if name in SERVING_CONSTANTS}
         try:
@@ -160,7 +162,7 @@ def _model(asked: _Deployment, preset: Preset) -> tuple[ServingModel, float]:
                 kv_bytes=asked.kv_bytes,
                 load="benchmark",
             )
-            model = ServingModel.build(workload, preset.cluster(cluster))
+            model = ServingModel.build(workload, preset.cluster(cluster), ServingAssumptions.of(asked.engine))
         except (ServingError, MeshError, DeviceError) as trouble:
             raise RowSkipped(f"the cost model refuses the deployment: {trouble}") from trouble
         if len(_KNOWN) >= _MOST_KNOWN:

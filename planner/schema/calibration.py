@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from costmodel.framework import LayerAssumptions
+from costmodel.framework import SERVING_COSTS, LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
@@ -20,7 +20,7 @@ from planner.schema.records import key, record
 _FEW_DIGITS = 1e-3
 
 
-_COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
+_COSTS = (*(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model)), *SERVING_COSTS)
 
 
 Source = Annotated[Text, Field(min_length=3, description="where it comes from")]

@@ -233,7 +233,10 @@ class FrameworkFile(FileModel):
     serves: bool = Field(default=False, strict=True, description="it serves networks and trains none")
     aliases: tuple[Name, ...] = Field(default=(), description="other names of it")
     description: Text = ""
-    costs: Costs = Field(default_factory=dict, description="fields of MeshAssumptions and LayerAssumptions that differ")
+    costs: Costs = Field(
+        default_factory=dict,
+        description="fields of MeshAssumptions and LayerAssumptions that differ, of an engine of ServingAssumptions",
+    )
     costs_on_fp4_devices: Costs = Field(default_factory=dict, description="the same on devices that compute in fp4")
     costs_in_fp16: Costs = Field(default_factory=dict, description="the same in fp16, where losses are scaled")
     costs_in_16_bits: Costs = Field(default_factory=dict, description="the same in fp16 and bf16")

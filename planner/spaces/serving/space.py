@@ -99,7 +99,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     check_framework(resolved)
     graph, precision = resolved.model.graph, resolved.workload.precision
     kv = request.kv or precision.plain.name.replace("tf32", "fp32")
-    assumptions = ServingAssumptions(**dict(request.assume))
+    assumptions = ServingAssumptions.of(framework, dict(request.assume))
     try:
         workload = ServingWorkload(
             graph=graph,
