@@ -45,8 +45,9 @@ class ServingWorkload:
     Attributes
     ----------
     load : str
-        "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random; "benchmark": they are of
-        equal length, and the first come at once, ten to each place; "backlog": they are of equal length, and more wait than there are places.
+        "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random. "benchmark": they are
+        of equal length, and the first come at once, ten to each place. "backlog": they are of equal length, and more wait than there
+        are places.
     encoder : frozenset of int
         Layers that read the prompt once, alongside a decoder that starts with one token; empty where one stack reads and writes.
 
