@@ -117,14 +117,14 @@ def percents(shares: Mapping[str, float]) -> dict[str, str]:
 def rough_percent(share: float | None) -> str:
     """Write how far apart two predictions are: two significant digits of a percentage, since their errors hide more.
 
-    >>> rough_percent(0.000531), rough_percent(0.0234), rough_percent(0.163), rough_percent(0.0)
-    ('<0.1 %', '2.3 %', '16 %', '0 %')
+    >>> rough_percent(0.000531), rough_percent(0.0234), rough_percent(0.163), rough_percent(0.9964), rough_percent(0.0)
+    ('<0.1 %', '2.3 %', '16 %', '>99 %', '0 %')
     """
     if share is None or not math.isfinite(share):
         return NOT_AVAILABLE
     if share < 0.001:
         return "0 %" if share <= 0 else "<0.1 %"
-    return f"{significant(share * 100, 2)} %"
+    return ">99 %" if 0.995 <= share < 1.0 else f"{significant(share * 100, 2)} %"
 
 
 def chance_text(chance: float | None, runs: int = 0) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
-from costmodel.serving.plan import ServingPlan
 
 # Beside the fields of the plan: what the question says of the run, and how ranks lie on nodes.
 _OF_RUN = ("precision", "optimizer", "seq", "doc_lengths", "lora_rank", "placement")
@@ -35,7 +34,13 @@ LAYER_SETTINGS: tuple[str, ...] = (
     "optimizer",
     "placement",
 )
-SERVING_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(ServingPlan)), *_OF_SERVER)
+
+
+def serving_settings() -> tuple[str, ...]:
+    """Of a plan for serving."""
+    from costmodel.serving.plan import ServingPlan  # most plans are for training
+
+    return (*(item.name for item in fields(ServingPlan)), *_OF_SERVER)
 
 
 @dataclass(slots=True, kw_only=True)

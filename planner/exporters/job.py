@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from costmodel.layerwise.plan import Plan
 from costmodel.mesh.framework_rules import Facts
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NetworkSizes
-from costmodel.serving.plan import ServingPlan
-from planner.exporters.account import SERVING_SETTINGS, settings_in_effect
+from planner.exporters.account import serving_settings, settings_in_effect
 from planner.exporters.other_networks import OtherNetwork
+
+if TYPE_CHECKING:
+    from costmodel.serving.plan import ServingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,4 +265,4 @@ class ServingJob(_AnyJob):
     def in_effect(self) -> list[str]:
         """As of `Job`."""
         left_out = {*(() if self.plan.pp > 1 else ("stages",)), *(() if self.has_experts else ("ep", "etp"))}
-        return [name for name in SERVING_SETTINGS if name not in left_out]
+        return [name for name in serving_settings() if name not in left_out]

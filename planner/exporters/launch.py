@@ -107,9 +107,11 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     elif answer.setting.framework:
         note = f"no target writes plans for {answer.setting.framework}; "
     elif SPACES[answer.space.name].job:
-        first, *others = dict.fromkeys(exporter_of(target).FRAMEWORK for target in targets_that_take(answer.space.name))
-        named = f"{first} (or {', '.join(others)})" if others else first
-        note = f"no target writes this plan: --framework {named} asks for plans that it runs; "
+        frameworks = list(
+            dict.fromkeys(exporter_of(target).FRAMEWORK for target in targets_that_take(answer.space.name))
+        )
+        others = f": --framework {frameworks[0]} (or {', '.join(frameworks[1:])}) asks for plans that it runs"
+        note = f"no target writes this plan{others * (len(frameworks) > 1)}; "
     return Commands(commands, f"{note}'planner explain --plan {plan}' says where its time goes")
 
 

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from costmodel.mesh.stages import threshold_blocks, threshold_last
 from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import OPTIMIZERS
 from planner.exporters.account import Account
@@ -60,6 +59,8 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
     """Pipelines that wait for their loss on another stage than has it."""
     if job.network is None or job.plan.pp == 1:
         return []
+    from costmodel.mesh.stages import threshold_last  # plans of other targets do without
+
     loss, last = threshold_last(job.network.layers, job.plan.pp, job.network.head_in_blocks)
     if loss == last:
         return []
@@ -71,6 +72,8 @@ def has_own_stages(job: Job) -> bool:
     """Whether stages are cut in another way than by the cost of their blocks."""
     if job.network is None or job.plan.pp == 1:
         return False
+    from costmodel.mesh.stages import threshold_blocks
+
     chunks = job.plan.pp * job.plan.vpp
     return threshold_blocks(job.network.layers, chunks, job.network.head_in_blocks) != job.blocks
 

@@ -266,7 +266,7 @@ def ranked_table(
 
 
 def gap_text(gap: float, objective: str) -> str:
-    """Write how much more a plan takes than another, or how much better it is; from `_TIMES` on, how many times as much.
+    """Write how much more a plan takes than another, or how much better it is; a double and more in times as much.
 
     >>> gap_text(0.0, "step_time"), gap_text(0.0312, "step_time"), gap_text(0.00002, "step_time"), gap_text(-0.0783, "money")
     ('0 %', '+3.1 %', '<0.1 %', '7.8 % cheaper')
@@ -275,11 +275,11 @@ def gap_text(gap: float, objective: str) -> str:
     """
     if gap < 0:
         return f"{rough_percent(-gap)} {better_word(objective)}"
-    return f"{'+' if 0.001 <= gap < _TIMES - 1.0 else ''}{worse_text(gap)}"
+    return f"{'+' if 0.001 <= gap < _TIMES else ''}{worse_text(gap)}"
 
 
-# A plan that takes so many times as much is said to, in place of its gap in percent.
-_TIMES = 2.0
+# From this gap on it is said how many times as much a plan takes.
+_TIMES = 0.995
 
 
 def worse_text(gap: float) -> str:
@@ -288,7 +288,7 @@ def worse_text(gap: float) -> str:
     >>> worse_text(0.163), worse_text(1.18)
     ('16 %', '2.2x')
     """
-    return rough_percent(gap) if gap < _TIMES - 1.0 else f"{significant(1.0 + gap, 2)}x"
+    return rough_percent(gap) if gap < _TIMES else f"{significant(1.0 + gap, 2)}x"
 
 
 def paid_text(plan: RankedPlan, objective: str) -> str:

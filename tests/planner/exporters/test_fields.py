@@ -18,7 +18,7 @@ from costmodel.schedules import schedule_of
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
-from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, SERVING_SETTINGS, Account, settings_in_effect
+from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, Account, serving_settings, settings_in_effect
 from planner.exporters.export import MANIFEST, README, make_export
 from planner.exporters.job import Job
 from planner.exporters.rules import broken_rules, own_refusals, refusals_of
@@ -85,7 +85,7 @@ def test_trainers_say_where_every_setting_goes(target: str) -> None:
 
 def test_servers_say_where_every_setting_goes() -> None:
     for target in targets_that_take("serving"):
-        assert set(exporter_of(target).FIELDS) == set(SERVING_SETTINGS)
+        assert set(exporter_of(target).FIELDS) == set(serving_settings())
 
 
 def _job(plan: MeshPlan) -> Job:
@@ -406,7 +406,7 @@ def _fields(target: str, kind: str) -> Mapping[str, str]:
     ("mark", "kind", "settings"),
     [
         ("trainers", "mesh", MESH_SETTINGS),
-        ("servers", "serving", SERVING_SETTINGS),
+        ("servers", "serving", serving_settings()),
         ("layers", "layers", LAYER_SETTINGS),
     ],
 )
