@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Commands
@@ -17,7 +18,9 @@ from planner.exporters.export import Export, make_export, starts
 from planner.exporters.job import Nodes
 from planner.exporters.plans import Planned
 from planner.files.resources import is_plan_file
-from planner.report.first_screen import Launch
+
+if TYPE_CHECKING:
+    from planner.report.first_screen import Launch
 
 _PLAN, _FOLDER = "plan.yaml", "run"
 # Options of a command that say what is written, which another run need not write again; True: a value follows.
@@ -52,6 +55,8 @@ def launch_of(answer: Answer | Estimate) -> Launch:
     >>> launch.target, launch.commands[-1]
     ('megatron', 'sbatch train.slurm')
     """
+    from planner.report.first_screen import Launch  # of pages alone
+
     found = _exports(answer, answer.best if isinstance(answer, Answer) else answer.ranked)
     file, first = _plan_file(answer)
     if not found:
