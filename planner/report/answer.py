@@ -206,7 +206,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     framework, errors = answer.setting.framework, answer.setting.memory_errors
     if errors is not None and plan.fits_text:
         limit = byte_text(plan.memory_capacity_bytes)
-        above = f"plans above {limit} are left out" if plan.fits else f"above {limit} is too much"
+        above = f"plans above {limit} left out" if plan.fits else f"above {limit} is too much"
         why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
         memory += f" ({errors_words(errors, framework)}); {above}{why}"
     runs = runs_words(answer.error_bars, framework)
@@ -234,11 +234,9 @@ def limits_text(plan: RankedPlan) -> str:
     if largest not in shares:  # it is called after what a part does
         largest = max(shares, key=lambda word: (word != OTHER, shares[word]), default="")
     if mfu and shares.get("compute"):
-        texts["compute"] += (
-            f"{' of the time' * (largest == 'compute')} at {100 * mfu / shares['compute']:.0f} % of peak"
-        )
+        texts["compute"] += f"{' of time' * (largest == 'compute')} at {100 * mfu / shares['compute']:.0f} % of peak"
     elif largest:
-        texts[largest] += " of the time"
+        texts[largest] += " of time"
     order = sorted(shares, key=lambda word: (word != largest, word == OTHER, -shares[word]))
     words = (texts[word] if word == largest else f"{word} {texts[word]}" for word in order)
     return f"{bottleneck_text(plan)} ({', '.join(words)})"

@@ -264,7 +264,7 @@ def test_what_limits_all_plans_alike_is_no_column(make_ranked: MakeRanked) -> No
 
 def test_the_parts_of_the_time_add_up(make_result: MakeResult) -> None:
     said = sentences(make_result()).partition("Limited by: ")[2].partition(")")[0]
-    assert " % of the time" in said
+    assert " % of time" in said
     assert round(sum(10 * float(share) for share in re.findall(r"([0-9.]+) %", said))) == 1000
 
 
