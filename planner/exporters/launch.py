@@ -13,9 +13,8 @@ from planner.core.errors import PlannerError
 from planner.core.numbers import joined_words
 from planner.core.request import SPACES, imported
 from planner.exporters import EXPORTERS, exporter_of, targets_that_take
-from planner.exporters.account import MESH_SETTINGS
-from planner.exporters.export import Export, make_export, starts
-from planner.exporters.job import Nodes
+from planner.exporters.account import MESH_SETTINGS, Account
+from planner.exporters.export import AnyJob, make_export, starts, written
 from planner.exporters.plans import Planned
 from planner.files.resources import is_plan_file
 
@@ -61,8 +60,9 @@ def launch_of(answer: Answer | Estimate) -> Launch:
     file, first = _plan_file(answer)
     if not found:
         return Launch(commands=(*first, f"planner explain --plan {shlex.quote(file)}"))
-    export, nodes = found[0]
-    exporter, ways = exporter_of(export.target), starts(nodes, export.files)
+    target, job, _ = found[0]
+    export, exporter = make_export(job, target), exporter_of(target)
+    ways = starts(job.nodes, export.files)
     written = f"planner export {shlex.quote(file)} --to {export.target} --output-dir {_FOLDER}"
     script = next(name for name in export.files if name.endswith(".sh"))
     return Launch(
@@ -94,10 +94,10 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     file, first = _plan_file(answer)
     plan = shlex.quote(file)
     found = _exports(answer, ranked or answer.best)
-    whole = [export.target for export, _ in found if not export.account.cannot]
+    whole = [target for target, _, account in found if not account.cannot]
     commands, note = [*first], ""
     if found:
-        target, cannot = found[0][0].target, found[0][0].account.cannot
+        target, cannot = found[0][0], found[0][2].cannot
         commands.append(f"planner export {plan} --to {target} -o {_FOLDER}")
         words, options = answer.space.report.settings, exporter_of(target).FIELDS
         called = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
@@ -120,8 +120,11 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     return Commands(commands, f"{note}'planner explain --plan {plan}' says where its time goes")
 
 
-def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[Export, Nodes]]:
-    """What targets write of a plan, those that express most of it first; of an answer about a framework only targets for it are asked."""
+def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[str, AnyJob, Account]]:
+    """Targets that write a plan, with its job and where the settings go, those that express most of it first.
+
+    Of an answer about a framework only targets for it are asked.
+    """
     framework, info = answer.setting.framework, SPACES[answer.space.name]
     found = []
     for target in EXPORTERS if info.job else ():
@@ -132,10 +135,10 @@ def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[Export
         try:
             job, kind = imported(info.job)(planned)
             if kind in exporter.TAKES:
-                found.append((make_export(job, target), job.nodes))
+                found.append((target, job, written(job, target)[2]))
         except PlannerError:  # it does not run this plan
             continue
-    return sorted(found, key=lambda each: len(each[0].account.cannot))
+    return sorted(found, key=lambda each: len(each[2].cannot))
 
 
 def _is_typed(answer: Answer | Estimate) -> bool:
