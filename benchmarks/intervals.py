@@ -18,9 +18,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from first_tokens import KIND, error_model, first_tokens
 from interval_left_out import everything
 from interval_rows import read_rows
-from interval_tables import calibration_text, other_sources_table, text_of
+from interval_tables import calibration_text, kind_lines, other_sources_table, text_of
 from memory_errors import kept_section
 from pages import measurements, put
 from serving import serving_models
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str]) -> None:
     figures = figure_rows()
     text = text_of(without_models, without_files, other_sources_table(fitted, of_files))
     serving = serving_models(figures, fitted.log_sd)
-    calibration = calibration_text(rows, fitted, folder, serving, figures)
+    waits = first_tokens(folder)
+    first = kind_lines(KIND, error_model(waits), len(waits.residual))
+    calibration = calibration_text(rows, fitted, folder, serving, figures) + "\n".join(first) + "\n"
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")
         return

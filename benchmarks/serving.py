@@ -1,6 +1,6 @@
 """Error bars of serving: fits their error model to published figures of serving engines and scores it on figures left out.
 
-Usage: python benchmarks/serving.py [--write]     (a minute)
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/serving.py [--write]     (three minutes)
 
 ``--write`` puts the scores into docs/inference.md; the error model is written by ``intervals.py``. Predictions, constants and their
 uncertainty are the bundled ones: nothing of the cost model is fitted to these figures.
@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from first_tokens import first_tokens, score_lines
 from interval_fit import Fitted, fit, model_of, quantile, weights
 from interval_left_out import Folds, calibrated_apart, questions, unseen
 from interval_rows import Rows
 from interval_tables import bounds, kind_lines
 from numpy.typing import NDArray
-from pages import put
+from pages import measurements, put
 from serving_rows import figure_rows
 
 from costmodel.arrays import FloatArray, IntArray
@@ -162,7 +163,14 @@ def main(arguments: Sequence[str]) -> None:
     bundled = load_calibration().calibration.constants
     log_sd = np.array([bundled[name].log_sd for name in CONSTANTS])
     text = "\n".join(
-        [*source_table(rows), "", *coverage_table(rows, log_sd), "", ranking_text(rows, log_sd)],
+        [
+            *source_table(rows),
+            "",
+            *coverage_table(rows, log_sd),
+            *score_lines(first_tokens(measurements())),
+            "",
+            ranking_text(rows, log_sd),
+        ],
     )
     if "--write" in arguments:
         put(PAGE, BEGIN, text, END)

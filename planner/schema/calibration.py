@@ -136,7 +136,7 @@ else:
         kinds=key(
             dict[Name, Annotated[ErrorModelEntry, AfterValidator(_in_order)]],
             "error models by kind of workload: transformers, images, the name of a framework, serving, serving-experts, "
-            "serving-shared-experts",
+            "serving-shared-experts, serving-first-token",
             default_factory=dict,
         ),
     )

@@ -40,10 +40,10 @@ class ServingSettings:
         A name of costmodel.objectives.SERVING_OBJECTIVES.
     max_ttft_s, max_tpot_s : float
         Limits on the time to first token and the time per output token, above 0.
-    medians : (float, float)
-        What predicted times are multiplied by to be compared with the limits: of plans whose replicas have experts of their own, and of
-        those whose replicas share them. With the medians of measured over predicted times, plans that are found keep each limit more
-        likely than not.
+    medians : mapping
+        Time (``ttft_s``, ``tpot_s``) -> what predicted ones are multiplied by to be compared with the limits, 1 where it is not named: of
+        plans whose replicas have experts of their own, and of those whose replicas share them. With the medians of measured over predicted
+        times, plans that are found keep each limit more likely than not.
     degrees : mapping
         Field of ServingPlan -> allowed values.
     """
@@ -53,7 +53,7 @@ class ServingSettings:
     objective: str = "throughput"
     max_ttft_s: float = float("inf")
     max_tpot_s: float = float("inf")
-    medians: tuple[float, float] = (1.0, 1.0)
+    medians: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     top: int = 5
     wall_s: float = 60.0
@@ -268,8 +268,10 @@ class _Best:
 
     def add(self, plans: ServingBatch, costs: ServingCosts) -> None:
         settings = self.settings
-        excess = np.maximum(costs.ttft_s / settings.max_ttft_s, costs.tpot_s / settings.max_tpot_s)
-        excess = excess * np.where(plans.sharing > 1, *reversed(settings.medians))
+        excess = np.zeros(len(plans))
+        for name, limit in (("ttft_s", settings.max_ttft_s), ("tpot_s", settings.max_tpot_s)):
+            own, shared = settings.medians.get(name, (1.0, 1.0))
+            excess = np.maximum(excess, getattr(costs, name) / limit * np.where(plans.sharing > 1, shared, own))
         n = int(np.argmin(excess))
         if excess[n] < self._excess:
             self._excess, self.nearest = float(excess[n]), ServingMiss(plan=plans.plan(n), fits=True)

@@ -14,6 +14,7 @@ from costmodel.arrays import FloatArray
 from costmodel.network.graph import Graph
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.workload import ServingWorkload
 from costmodel.uncertainty.intervals import Candidates, intervals
 from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
@@ -44,9 +45,19 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
-def medians(request: Request, graph: Graph) -> tuple[float, float]:
+# Of the time to the first token behind a queue, whatever the network.
+_BEHIND_QUEUE = "serving-first-token"
+
+
+def _kind_of(workload: ServingWorkload, quantity: str, *, sharing: bool) -> str:
+    """Kind of the error model of a time."""
+    has_queue = quantity == "ttft_s" and workload.load != "backlog"
+    return _BEHIND_QUEUE if has_queue else serving_kind(workload.graph, sharing=sharing)
+
+
+def medians(request: Request, workload: ServingWorkload, quantity: str) -> tuple[float, float]:
     """Median of measured over predicted times, of plans whose replicas have experts of their own and of those that share them."""
-    kinds = (serving_kind(graph, sharing=sharing) for sharing in (False, True))
+    kinds = (_kind_of(workload, quantity, sharing=sharing) for sharing in (False, True))
     own, shared = (serving_knowledge(request, kind, names=()).model.median for kind in kinds)
     return own, shared
 
@@ -63,25 +74,29 @@ def serving_bars(
     apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
     # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
     named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
-    kinds = [serving_kind(model.workload.graph, sharing=bool(shares)) for shares in batch.sharing > 1]
+    kinds_of = {
+        name: [_kind_of(model.workload, name, sharing=bool(shares)) for shares in batch.sharing > 1]
+        for name in QUANTITIES
+    }
+    kinds = kinds_of["token_s"]
     names = [name for name in SERVING_CONSTANTS if name in named]
     # The errors of two times that are both limited are compared, too.
     compared = max(len(plans), len(limits))
     known = {
         kind: where_needed(serving_knowledge(resolved.request, kind, names=names), compared)
-        for kind in dict.fromkeys(kinds)
+        for kind in dict.fromkeys(kind for some in kinds_of.values() for kind in some)
     }
     knowledge = known[kinds[0]]  # of the first plan
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
     of_objective = found[_OF_OBJECTIVE.get(objective, "token_s")]
     weight = np.array([plan.score for plan in plans]) / of_objective.step_time_s
-    if len(known) > 1:  # kinds are wrong on one side by different amounts
+    if len(set(kinds)) > 1:  # kinds are wrong on one side by different amounts
         low, high = _ends(of_objective, kinds, known)
         weight = weight * np.sqrt(low * high) / of_objective.step_time_s
-    ends = {name: _ends(candidates, kinds, known) for name, candidates in found.items()}
+    ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
     barred = _with_intervals(plans, ends)
     if limits:
-        chances = _chances(found, kinds, known, ends, limits)
+        chances = _chances(found, kinds_of, known, ends, limits)
         barred = tuple(
             replace(plan, figures={**plan.figures, "limits_probability": chance})
             for plan, chance in zip(barred, chances, strict=True)
@@ -91,7 +106,7 @@ def serving_bars(
 
 def _chances(
     found: Mapping[str, Candidates],
-    kinds: Sequence[str],
+    kinds_of: Mapping[str, Sequence[str]],
     known: Mapping[str, Knowledge],
     ends: Mapping[str, tuple[FloatArray, FloatArray]],
     limits: Mapping[str, float],
@@ -102,11 +117,12 @@ def _chances(
         kind: correlations(found[names[0]], found[names[-1]], knowledge.model) for kind, knowledge in known.items()
     }
     chances = []
-    for n, kind in enumerate(kinds):
+    for n, kind in enumerate(kinds_of["token_s"]):
         above = []
         for name, limit in limits.items():
             predicted, low, high = (float(times[n]) for times in (found[name].step_time_s, *ends[name]))
-            above.append(deviates(known[kind].model.median * predicted, low, high, limit))
+            median = known[kinds_of[name][n]].model.median
+            above.append(deviates(median * predicted, low, high, limit))
         chances.append(chance_of_all(above, float(agree[kind][n])))
     return chances
 

@@ -166,12 +166,12 @@ class ServingPlanSpace(PlanSpace):
         return self.load.limits
 
     @functools.cached_property
-    def medians(self) -> tuple[float, float]:
+    def medians(self) -> dict[str, tuple[float, float]]:
         """What measured times are over predicted ones in the median, at least 1: `strategies.serving.search.ServingSettings`."""
         from planner.spaces.serving.bars import medians
 
-        own, shared = medians(self.request, self.model.workload.graph) if self.limits else (1.0, 1.0)
-        return max(own, 1.0), max(shared, 1.0)
+        found = {name: medians(self.request, self.model.workload, name) for name in self.limits}
+        return {name: (max(own, 1.0), max(shared, 1.0)) for name, (own, shared) in found.items()}
 
     @property
     def degrees(self) -> dict[str, Bounds]:
@@ -211,7 +211,7 @@ class ServingPlanSpace(PlanSpace):
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
             return outcome
         # None keeps the limits more likely than not: those that are predicted to.
-        return search_serving(self.model, dataclasses.replace(settings, medians=(1.0, 1.0)), progress)
+        return search_serving(self.model, dataclasses.replace(settings, medians={}), progress)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -256,7 +256,7 @@ class ServingPlanSpace(PlanSpace):
 
     def _median(self, ranked: RankedPlan, name: str) -> float:
         """What half of the measurements of a time are at most."""
-        return float(ranked[name]) * self.medians[ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
+        return float(ranked[name]) * self.medians[name][ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
 
     def _rather_missed(self, ranked: RankedPlan) -> list[Note]:
         """Limits that a plan keeps as predicted, and misses more likely than not."""
