@@ -381,8 +381,9 @@ class MeshPlanSpace(PlanSpace):
         fullest = f"the fullest rank of ep {plan.ep} has {load:.3g} x the mean"
         if is_stated:
             return (Assumption(name="loads of experts", value=fullest, source="model file"),)
-        trained = "0.3: a trained router, " if spread == self.constants.expert_spread else ""  # not balanced by a bias
-        known = f"spread {spread:g} (--assume expert_spread={trained}0: forced balance)"
+        # Between what new and trained routers show that no bias balances (`MeshAssumptions.expert_spread`).
+        between = " of the mean, between 2.2 of new routers and 0.3 of trained ones" if spread == 1.0 else ""
+        known = f"spread {spread:g}{between} (--assume expert_spread=0: forced balance)"
         value = ", ".join([known, *[fullest] * (plan.ep > 1)])
         return (Assumption(name="loads of experts", value=value, source=self.source_of("expert_spread")),)
 

@@ -453,7 +453,9 @@ def test_answers_say_how_uneven_experts_are_taken_to_be(document: Any) -> None:
     question = "estimate mixtral-8x7b --gpus 64 --pp 4 --vpp 2"
     alone = document(question)
     (loads,) = (a for a in alone["assumptions"] if a["name"] == "loads of experts")
-    assert loads["value"] == "spread 1 (--assume expert_spread=0.3: a trained router, 0: forced balance)"
+    assert loads["value"] == (
+        "spread 1 of the mean, between 2.2 of new routers and 0.3 of trained ones (--assume expert_spread=0: forced balance)"
+    )
     shared = document(f"{question} --ep 8 --schedule combined_1f1b --assume ep_overlap=0.5 --assume expert_spread=0.3")
     (loads,) = (a for a in shared["assumptions"] if a["name"] == "loads of experts")
     assert "the fullest rank of ep 8 has 1.43 x the mean" in loads["value"]
