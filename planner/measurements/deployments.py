@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 
+from costmodel.fields import with_values
 from costmodel.framework import Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
@@ -162,7 +163,8 @@ def _model(asked: _Deployment, preset: Preset) -> tuple[ServingModel, float]:
                 kv_bytes=asked.kv_bytes,
                 load="benchmark",
             )
-            model = ServingModel.build(workload, preset.cluster(cluster), ServingAssumptions.of(asked.engine))
+            assumed = with_values(ServingAssumptions.of(asked.engine), dict(preset.assumed))
+            model = ServingModel.build(workload, preset.cluster(cluster), assumed)
         except (ServingError, MeshError, DeviceError) as trouble:
             raise RowSkipped(f"the cost model refuses the deployment: {trouble}") from trouble
         if len(_KNOWN) >= _MOST_KNOWN:

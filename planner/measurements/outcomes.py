@@ -34,7 +34,8 @@ class Preset:
     ----------
     name : str
     efficiency, assumed : tuple of (str, float)
-        Constants of `Efficiency` (of every device) and of `MeshAssumptions` in place of the bundled ones: trials of a fit.
+        Constants of `Efficiency` (of every device), and of `MeshAssumptions` or `ServingAssumptions`, in place of the bundled ones: trials
+        of a fit.
     assumed_of : str
         Framework of whose rows ``assumed`` holds; empty: of all.
     constants : tuple of (str, float)
