@@ -103,10 +103,13 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
         called = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
         note = f"{', '.join(called)}; " if called else ""
         if cannot:
-            note += f"{target} leaves out {joined_words(list(cannot))}"
+            left = f"{target} leaves out {joined_words(list(cannot))}"
             if not answer.setting.framework and set(cannot) <= set(MESH_SETTINGS):  # what frameworks have rules about
-                note += f": --framework {exporter_of(target).FRAMEWORK} asks for plans that it runs"
-            note += "; "
+                framework = exporter_of(target).FRAMEWORK
+                left += f": --framework {framework} asks for plans that it runs"
+                if first and not any(f"--{name}" in answer.setting.command_line for name in cannot):
+                    commands[0] += f" --framework {framework}"
+            note += f"{left}; "
         elif whole[1:]:
             note += f"or --to {', '.join(whole[1:])}; "
     elif answer.setting.framework:

@@ -21,9 +21,10 @@ from costmodel.timeline import Tracks, TrackSpan
 from planner.api.pages import FIGURE_NAMES, REPORT_OPTIONS
 from planner.cli import run
 from planner.commands.output import OUTPUT_OPTIONS
+from planner.core.blocks import Commands
 from planner.core.numbers import significant
 from planner.exporters import launch
-from planner.exporters.launch import launch_of
+from planner.exporters.launch import following, launch_of
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
 from planner.spaces.layers.space import LayerwisePlanSpace
@@ -320,6 +321,20 @@ def test_an_answer_says_what_to_type(options: str, commands: list[str], note: st
     assert others[:-1] == [f"planner export plan.yaml --to {target} -o run" for target in commands[1:]]
     assert others[-1].startswith(note)
     assert others[-1].endswith("'planner explain --plan plan.yaml' says where its time goes")
+
+
+@pytest.mark.parametrize(
+    ("typed", "ending"),
+    [("--pp 2", "--export plan.yaml --framework megatron-lm"), ("--pp 2 --schedule zero_bubble", "--export plan.yaml")],
+)
+def test_a_plan_that_no_target_writes_whole_is_asked_for_anew(typed: str, ending: str) -> None:
+    """Megatron-LM has no zero-bubble schedules: another plan is asked for, unless the schedule was given."""
+    found = planner.optimize("llama3-8b", gpus=8, batch=8, pp=2, schedule="zero_bubble", top=1).raw
+    line = f"planner optimize llama3-8b --gpus 8 {typed}"
+    what = following(dataclasses.replace(found, setting=dataclasses.replace(found.setting, command_line=line)))
+    assert isinstance(what, Commands)
+    assert what.commands == (f"{line} {ending}", "planner export plan.yaml --to megatron -o run")
+    assert what.note.startswith("megatron leaves out schedule: --framework megatron-lm asks for plans that it runs; ")
 
 
 def test_a_page_asks_for_no_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
