@@ -1,7 +1,7 @@
 """Error bars of the time to the first token behind a queue: an error model from published deployments, and its scores on those left out.
 
-The rows are those of `serving_silicon.csv` (AIConfigurator), predicted as `planner validate` does, with nothing fitted to times to first
-tokens. Errors are mostly the queue's, which no named constant moves, so all plans of the kind have one interval: quantiles of
+The rows are those of `serving_silicon.csv` (AIConfigurator), predicted as `planner validate` does, with no constant fitted to times to
+first tokens. Errors are mostly the queue's, which no named constant moves, so all plans of the kind have one interval: quantiles of
 log(measured / predicted) in which every network under every engine counts once.
 """
 

@@ -249,10 +249,11 @@ class Defaults:
     prefill_tokens: int = 0
     prefill_alone: bool = False
 
-    def prefill(self, prompt: int, output: int, places: int) -> tuple[int, int]:
-        """How a replica with so many places reads prompts of so many tokens, which are answered with so many.
+    def prefill(self, prompt: int, places: int, output: int | None = None) -> tuple[int, int]:
+        """How a replica with so many places reads prompts of so many tokens.
 
-        A pass reads the prompts that have come since the last one, as many as its tokens allow: one, where fewer requests end per pass.
+        A pass reads as many as its tokens allow. ``output``: of a benchmark, answers of so many tokens. Its requests are equal, and end as
+        they were read; clients' first ones come one after the other, so that a pass finds those that end in one pass.
 
         Returns
         -------
@@ -262,13 +263,14 @@ class Defaults:
         Examples
         --------
         >>> engine = Defaults(prefill_tokens=8192)
-        >>> engine.prefill(1000, 100, 64), engine.prefill(1000, 16, 64), engine.prefill(1000, 1, 64)
-        ((1000, 1), (1000, 4), (1000, 8))
-        >>> Defaults(prefill_tokens=8192, prefill_alone=True).prefill(20000, 100, 64), Defaults().prefill(1000, 100, 64)
+        >>> engine.prefill(1000, 64), engine.prefill(1000, 64, 100), engine.prefill(1000, 64, 16)
+        ((1000, 8), (1000, 1), (1000, 4))
+        >>> Defaults(prefill_tokens=8192, prefill_alone=True).prefill(20000, 64), Defaults().prefill(1000, 64)
         ((0, 1), (0, 1))
         """
         chunk = 0 if self.prefill_alone else min(self.prefill_tokens, prompt)
-        return chunk, max(1, min(self.prefill_tokens // prompt, places, -(-places // output)))
+        found = places if output is None else -(-places // output)
+        return chunk, max(1, min(self.prefill_tokens // prompt, found))
 
 
 # Costs of engines: fields of `ServingAssumptions`, which are made with a framework and so cannot be read here.
@@ -329,7 +331,8 @@ class Framework:
     rules: Rules = Rules()
 
     def __post_init__(self) -> None:
-        known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__, *SERVING_COSTS}
+        known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__}
+        known |= SERVING_COSTS if self.serves else set()
         for name in sorted({*self.costs}.union(*self.conditional.values())):
             if name not in known:
                 raise ValueError(f"framework '{self.name}': '{name}' is no assumption of the cost model")

@@ -301,7 +301,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     ttft = queue + sum(last.values()) + earlier
     cycle, fastest = _cycle_s(model, batch, decode, prefill, ttft, reading)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
-    surplus = np.maximum(cycle - passes * fastest - ttft, 0.0)
+    surplus = np.maximum(cycle - passes * fastest - ttft, 0.0) * (work.load != "backlog")
     queue, ttft = queue + surplus, ttft + surplus
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
@@ -333,13 +333,13 @@ def _cycle_s(
 
     The time is as the slowest stage is busy, or as one request needs if that is longer. Whole prompts: ``output - 1`` rounds of all groups
     and ``max_batch / together`` passes of prompts. Chunks: ``max_batch pieces / together`` passes carry chunks alongside the decoding
-    sequences, of at least ``groups (output - 1 + pieces + 1)`` passes, in one of which a request waits. A request needs its prompt, and per
-    token one pass through all stages or one of every group through the slowest. No token takes longer than a pass with prompts; where
+    sequences, of at least ``groups (output - 1 + pieces) + 1`` passes; a request waits during one. It needs its prompt, and per token one
+    pass through all stages or one of every group through the slowest. No token takes longer than a pass with prompts; where
     reading stops the decoding, the prompts of all others come in between.
     """
     rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
-    passes = np.where(mixed, np.maximum(reading.rounds + groups * reading.waits, reads), rounds * groups + reads)
+    passes = np.where(mixed, np.maximum(reading.rounds + reading.waits, reads), rounds * groups + reads)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
     busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.

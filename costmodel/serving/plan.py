@@ -32,7 +32,7 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     Figure(name="ttft_high_s", doc="Of the interval of `ttft_s`.", optional=True),
     Figure(name="tpot_s", doc="Mean time per token after the first."),
     Figure(name="request_s", doc="ttft_s + (output_tokens - 1) tpot_s."),
-    Figure(name="pause_s", doc="Longest pause between two tokens of a sequence."),
+    Figure(name="pause_s", doc="Pause between two tokens of a sequence while prompts of others are read."),
     Figure(name="decode_pass_s", doc="A decoding pass with nothing else under way."),
     _rate("requests_per_s", "Of all replicas."),
     _rate("output_tokens_per_s", "Of all replicas."),

@@ -9,10 +9,11 @@ when the next pass has begun, so it waits for one pass at least. Three loads are
   reading stops it.
 
 - *backlog*: equal requests, of which more wait than there are places, as where engines show their throughput. The next ones take their
-  places as soon as these are free. Nothing is known of their wait before that, which does not count.
+  places as soon as these are free. How long they waited for them is not known, and not counted.
 
-With t and d the passes through the slowest stage that read k prompts and none, c = (t - d) / k what a prompt adds, a the requests that
-end in a pass, Poisson, a' = a (B - 1) / B those beside one's own, and R rounds of a benchmark:
+With t and d the passes through the slowest stage that read k prompts and none, c = (t - d) / k what a prompt adds (t / k where it has
+passes of its own), m the passes that one prompt needs, a the requests that end in a pass, Poisson, a' = a (B - 1) / B those beside one's
+own, and R rounds of a benchmark:
 
     traffic, beside:    wait = d + a' c + q t,    own pass = d + (1 + min(a', P - 1)) c
                         q = w^(sqrt(2 (P + 1)) - 1) m / (2 P (1 - w)),  w = a' m / P,  a = B / (passes of a cycle + 1 + q)
@@ -35,7 +36,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.serving.workload import Load
 
-# Requests per place of a benchmark: InferenceX sends ten times as many as are in flight, NVIDIA's genai-perf as many by default.
+# Requests per place of a benchmark: InferenceX sends ten times as many as are in flight.
 BENCHMARK_ROUNDS = 10.0
 # Of the passes that a request waits for: to 1e-6 of the most that it can; and requests that are added one by one.
 _HALVINGS, _STEPS = 20, 16
@@ -88,7 +89,9 @@ class Reading:
         [2, 5]
         """
         found = (
-            self.places if self.load != "traffic" else np.ceil(np.minimum(self.arrivals, self.most) + self.is_beside)
+            self.places
+            if self.load != "traffic"
+            else np.ceil(np.minimum(self.arrivals * self.pieces, self.most) + self.is_beside)
         )
         return np.asarray(np.clip(found, 1, np.minimum(self.most, self.places)).astype(np.int64))
 
@@ -161,7 +164,7 @@ def _beside_s(
 
 
 def _passes_waited(reading: Reading) -> FloatArray:
-    """Q of the module: passes that a request waits beyond the one under way, (n,).
+    """Passes that a request waits beyond the one under way, (n,).
 
     Who waits sends nothing, and one of B requests finds the server as the B - 1 others leave it (M. Reiser and S. S. Lavenberg, Mean-value
     analysis of closed multichain queuing networks, J. ACM 27, 1980): ``q(b) = w q(b - 1) + w^beta m / (2 P)``, w with b - 1 requests.

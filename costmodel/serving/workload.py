@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from costmodel.fields import assumption
-from costmodel.framework import NO_FRAMEWORK, Framework
+from costmodel.framework import NO_FRAMEWORK, SERVING_COSTS, Framework
 from costmodel.network.graph import Graph
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import CONTEXT_BYTES
@@ -189,5 +189,5 @@ class ServingAssumptions:
         >>> ServingAssumptions.of(engine).pass_overhead_s, ServingAssumptions.of(engine, {"pass_overhead_s": 0.0}).pass_overhead_s
         (0.001, 0.0)
         """
-        stated = framework.costs if framework.serves else {}
+        stated = {name: framework.costs[name] for name in SERVING_COSTS if name in framework.costs}
         return cls(**{**stated, **(given or {})})

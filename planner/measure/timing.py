@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,10 +96,12 @@ def time_call(
     if calls > 1:  # a call alone takes longer than one of many
         once_s = together(timer(call, calls) / calls)
         calls = _calls_per_sample(once_s, shortest_s)
-    sample_s = max(once_s * calls, 1e-9)
+    start_s = time.monotonic()
+    taken = [timer(call, calls) / calls]
+    # A timer may take longer than what it finds (`planner.measure.processes.message_timer`).
+    sample_s = together(max(taken[0] * calls, time.monotonic() - start_s, 1e-9))
     fewest = _FEWEST_SAMPLES if sample_s * _FEWEST_SAMPLES <= budget_s else _FEWEST_OF_LONG
     count = min(max(int(budget_s / sample_s), fewest), _MOST_SAMPLES)
-    taken: list[float] = []
     while len(taken) < count:
         taken.append(timer(call, calls) / calls)
         is_late = calls * sum(taken) > _PATIENCE * budget_s

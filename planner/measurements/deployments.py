@@ -98,7 +98,7 @@ def _plan(
     if cp > 1:
         raise RowSkipped("context parallelism of served networks is not modelled")
     ep, places = row.count("ep") or 1, -(-concurrency // dp)
-    chunk, together = framework.defaults.prefill(*lengths, places)
+    chunk, together = framework.defaults.prefill(lengths[0], places, lengths[1])
     return ServingPlan(
         tp=tp,
         pp=pp,

@@ -241,6 +241,11 @@ class ClusterFile(FileModel):
 
     def _check_transport(self, level: Any, at: str) -> None:
         """Check that what bounds a level is stated, and belongs to its transport."""
+        if level.transport == "gloo" and level is not self.levels[0]:
+            fail(
+                f"level '{level.name}': transport gloo is of the innermost level, where processors of one host exchange",
+                at=at,
+            )
         stated = [name for name in ("connections", "connection_bandwidth") if getattr(level, name) is not None]
         if stated and level.transport != "tcp":
             fail(f"level '{level.name}': {stated[0]} is about transport tcp, not {level.transport}", at=at)

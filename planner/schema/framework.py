@@ -235,7 +235,7 @@ class FrameworkFile(FileModel):
     description: Text = ""
     costs: Costs = Field(
         default_factory=dict,
-        description="fields of MeshAssumptions and LayerAssumptions that differ, of an engine of ServingAssumptions",
+        description="fields of MeshAssumptions and LayerAssumptions that differ, of an engine pass_overhead_s",
     )
     costs_on_fp4_devices: Costs = Field(default_factory=dict, description="the same on devices that compute in fp4")
     costs_in_fp16: Costs = Field(default_factory=dict, description="the same in fp16, where losses are scaled")

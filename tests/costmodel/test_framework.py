@@ -52,6 +52,10 @@ def test_costs_that_are_no_assumption_are_refused() -> None:
         Framework(name="x", costs={"speed": 1.0})
     with pytest.raises(ValueError, match="'speed' is no assumption"):
         Framework(name="x", conditional={"in_fp16": {"speed": 1.0}})
+    # Of engines alone.
+    assert Framework(name="x", serves=True, costs={"pass_overhead_s": 1e-3}).costs
+    with pytest.raises(ValueError, match="'pass_overhead_s' is no assumption"):
+        Framework(name="x", costs={"pass_overhead_s": 1e-3})
 
 
 def test_costs_count_under_their_condition() -> None:

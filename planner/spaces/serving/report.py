@@ -92,7 +92,7 @@ class ServingReport(SpaceReport):
         best = answer.plans[0]
         return [
             ("Against replicas of one GPU", _versus_replicas(answer)),
-            *_batch_facts(best),
+            *_batch_facts(best, _load(answer)),
             *_limits(answer, best),
             *_interval_facts(best),
         ]
@@ -100,7 +100,7 @@ class ServingReport(SpaceReport):
     def plan_facts(self, estimate: Estimate) -> list[tuple[str, str]]:
         ranked = estimate.ranked
         return [
-            *_batch_facts(ranked),
+            *_batch_facts(ranked, _load(estimate)),
             ("A request", duration_text(ranked["request_s"])),
             *_limits(estimate, ranked),
             *_interval_facts(ranked),
@@ -123,12 +123,25 @@ def _end(plan: RankedPlan, name: str) -> Any:
     return plan.get(name) if name in plan.figures else getattr(plan, name)
 
 
-def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
+def _load(answer: Answer | Estimate) -> str:
+    load = answer.setting.load
+    assert load is not None, "what serves has requests"
+    return load.load
+
+
+_HOW = {
+    "traffic": "all the time, of different lengths (closed loop: the next comes when one ends)",
+    "benchmark": "all the time, of equal lengths, the first all at once (--load benchmark)",
+    "backlog": "all the time, of equal lengths; more wait for places (--load backlog)",
+}
+
+
+def _batch_facts(plan: RankedPlan, load: str) -> list[tuple[str, str]]:
     kept, most = byte_text(plan["kv_bytes_per_sequence"]), counted(plan["largest_batch"], "sequence")
     return [
         (
             "Load",
-            f"{counted(plan.plan.concurrency, 'request')} in flight all the time (closed loop: the next comes when one ends)",
+            f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load]}",
         ),
         (
             "Batch",
@@ -140,7 +153,7 @@ def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
 def _times(plan: RankedPlan) -> str:
     return (
         f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average "
-        f"(longest pause {duration_text(plan['pause_s'])}), {significant(plan['output_tokens_per_s'])} output tokens/s in all"
+        f"({duration_text(plan['pause_s'])} while prompts are read), {significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
 
 

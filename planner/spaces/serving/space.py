@@ -455,7 +455,9 @@ class ServingPlanSpace(PlanSpace):
         if not {"prefill_chunk", "prefill_batch"} & set(values):
             workload = self.model.workload
             chunk, together = workload.framework.defaults.prefill(
-                workload.prompt_tokens, workload.output_tokens, values.get("max_batch", 1)
+                workload.prompt_tokens,
+                values.get("max_batch", 1),
+                workload.output_tokens if workload.load == "benchmark" else None,
             )
             values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
             if values["prefill_chunk"]:

@@ -127,3 +127,21 @@ def test_first_tokens_of_a_benchmark(number: int, *, beside: bool) -> None:
     assert server is not None
     times = server.run(10 * server.places, number, spread=0.0)
     assert closed_form(server, is_benchmark=True) == pytest.approx(statistics.fmean(times), rel=0.1), server
+
+
+def test_a_pass_holds_pieces_of_several_prompts() -> None:
+    """32 prompts of 64 pieces, up to 4 at a time: as often as pieces come, a pass has 4, else one."""
+    n = np.array
+    for rounds, together in ((10_000, 2), (600, 4)):
+        reading = Reading(places=n([32]), most=n([4]), pieces=n([64]), rounds=n([rounds]), is_beside=n([True]))
+        assert reading.together.tolist() == [together]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_backlog_waits_for_no_pass(*, beside: bool) -> None:
+    n = np.array
+    reading = Reading(
+        places=n([32]), most=n([4]), pieces=n([1]), rounds=n([100]), is_beside=n([beside]), load="backlog"
+    )
+    wait, own = queue_s(reading, n([0.01]), n([0.05]))
+    assert (wait.tolist(), own.tolist(), reading.waits.tolist(), reading.together.tolist()) == ([0.0], [1.0], [0], [4])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from planner.core.errors import UsageError
+from planner.measure import processes
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
 from planner.measure.processes import Processes, place_of, processes_of, threads_of
 from planner.measure.report import measure_report
@@ -450,3 +451,35 @@ def test_columns_about_the_machine(tmp_path: Path) -> None:
     assert "cluster_file" not in columns["kernel"]
     columns, files = _where(wanted(path, device="t4", cluster="pcie3-fdr"), strange, two, NOTHING)
     assert (columns["collective"]["device"], columns["collective"]["cluster_file"], files) == ("t4", "pcie3-fdr", {})
+
+
+def test_messages_are_timed_between_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the products take is taken out again: of three messages of 2 ms between products of 5 ms, 6 ms are left."""
+    clock, taken = [0.0], []
+
+    class Library:
+        @staticmethod
+        def ones(*shape: int) -> tuple[int, ...]:
+            return shape
+
+        empty = ones
+
+        @staticmethod
+        def mm(a: object, b: object, out: object) -> None:
+            clock[0] += 5e-3
+            taken.append("product")
+
+    def message() -> None:
+        clock[0] += 2e-3
+        taken.append("message")
+
+    def timer(call: Callable[[], object], count: int) -> float:
+        start_s = clock[0]
+        for _ in range(count):
+            call()
+        return clock[0] - start_s
+
+    here = SimpleNamespace(kind="cpu", timer=lambda torch: timer)
+    monkeypatch.setattr(processes, "replace", lambda place, **changes: place)
+    assert processes.message_timer(Library, here)(message, 3) == pytest.approx(6e-3)
+    assert taken == ["product"] * 3 + ["product", "message"] * 3

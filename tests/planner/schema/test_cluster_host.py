@@ -147,6 +147,7 @@ def test_how_data_get_to_the_network(tmp_path: Path, transport: str, reached: fl
     [
         ("transport: rdma", WITH_LINK, "transport"),
         ("transport: host", "", "transport host copies over the links of the host; state them in host.link"),
+        ("transport: gloo", "", "transport gloo is of the innermost level"),
         ("transport: tcp", "", "state them in host.link, or connections and connection_bandwidth"),
         ("transport: host, connections: 4", WITH_LINK, "connections is about transport tcp, not host"),
         ("transport: tcp, connections: 4", WITH_LINK, "state both connections and connection_bandwidth"),

@@ -203,17 +203,33 @@ def test_limits_that_ask_for_ninety_percent_give_it(answer: Ask) -> None:
     assert "kept with >99 % probability" in answer(*QUESTION, "--max-tpot", "10s")
 
 
-def test_two_limits_are_kept_less_often_than_either(answer: Ask) -> None:
-    """The errors of both times go together: the chance lies between the product and the smaller of the two."""
+@pytest.mark.parametrize(("load", "limit"), [("traffic", "36ms"), ("backlog", "29ms")])
+def test_two_limits_are_kept_less_often_than_either(answer: Ask, load: str, limit: str) -> None:
+    """Errors of first tokens behind a queue have nothing to do with the others: the product. Without one they go together."""
 
     def chance(*limits: str) -> float:
-        command = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-batch", "8", "--json"]
+        command = [
+            "estimate",
+            "llama3-8b",
+            "--mode",
+            "inference",
+            "--gpus",
+            "1",
+            "--max-batch",
+            "8",
+            "--load",
+            load,
+            "--json",
+        ]
         return float(json.loads(answer(*command, *limits))["plans"][0]["limits_probability"])
 
-    first, each = ("--max-ttft", "36ms"), ("--max-tpot", "11ms")
+    first, each = ("--max-ttft", limit), ("--max-tpot", "11ms")
     apart, both = [chance(*first), chance(*each)], chance(*first, *each)
     assert all(0.05 < one < 0.95 for one in apart), apart
-    assert apart[0] * apart[1] < both < min(apart)
+    if load == "traffic":
+        assert both == pytest.approx(apart[0] * apart[1], rel=1e-6)
+    else:
+        assert apart[0] * apart[1] < both < min(apart)
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])

@@ -246,6 +246,8 @@ def test_what_is_reached_is_reached(fails: Any, answer: Ask) -> None:
         ((*LLAMA, "--max-tpot", "30"), "--max-tpot 30: has no unit; did you mean 30ms?"),
         ((*LLAMA, "--max-ttft", "0.5"), "--max-ttft 0.5: has no unit; did you mean 0.5ms?"),
         ((*LLAMA, "--kv-precision", "fp4"), "--kv-precision fp4: must be"),
+        ((*LLAMA, "--load", "bench"), "--load bench: must be"),
+        (("optimize", "llama3-8b", "--gpus", "2", "--load", "traffic"), "--load: only has a meaning with --mode inference"),
         ((*LLAMA, "--objective", "mfu"), "--objective mfu: serving has throughput"),
         ((*LLAMA, "--objective", "latencies"), "did you mean 'latency'"),
         ((*LLAMA, "--batch", "8"), "--batch: is for training"),
@@ -319,8 +321,8 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
     question = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-tpot", "20ms")
     text = " ".join(answer(*question, "--prefill-chunk", "1024").split())
     for words in (
-        " ms on average (longest pause ",
-        "requests in flight all the time (closed loop",
+        " ms on average (",
+        "requests in flight all the time, of different lengths (closed loop",
         "no P(fits): an engine takes its cache from what weights leave",
         "Limited by: kernels that read weights and caches (",
         "waiting for prompts of others ",

@@ -44,6 +44,16 @@ def changed(path: Path, **changes: Any) -> Path:
     return new
 
 
+def test_the_load_is_part_of_the_file(tmp_path: Path, answer: Ask) -> None:
+    """What a benchmark waits for is predicted again; another load beside the file takes its place."""
+    path = tmp_path / "p.yaml"
+    answer("estimate", *QUESTION, "--tp", "4", "--max-batch", "32", "--load", "benchmark", "--export", str(path))
+    assert content(path)["serving"]["load"] == "benchmark"
+    found = [json.loads(answer("estimate", str(path), *more, "--json")) for more in ((), ("--load", "backlog"))]
+    assert [each["load"] for each in found] == ["benchmark", "backlog"]
+    assert found[0]["plans"][0]["queue_s"] > 0.0 == found[1]["plans"][0]["queue_s"]
+
+
 def test_the_file_is_versioned_and_carries_prediction_and_provenance(plan: Path) -> None:
     document = content(plan)
     PlanDocument.model_validate(document)
