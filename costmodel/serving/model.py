@@ -299,9 +299,9 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     }
     earlier = (pieces - 1) * prefill.slowest_s
     ttft = queue + sum(last.values()) + earlier
-    cycle, fastest = _cycle_s(model, batch, decode, prefill, ttft, reading)
+    cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
-    surplus = np.maximum(cycle - passes * fastest - ttft, 0.0) * (work.load != "backlog")
+    surplus = surplus * (work.load != "backlog")
     queue, ttft = queue + surplus, ttft + surplus
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
@@ -329,13 +329,12 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
 def _cycle_s(
     model: ServingModel, batch: ServingBatch, decode: _Pass, prefill: _Pass, ttft_s: FloatArray, reading: Reading
 ) -> tuple[FloatArray, FloatArray]:
-    """Time in which every place of a replica serves one request, and the longest that a token takes of it where prompts come too fast.
+    """Time in which every place of a replica serves one request, and what of it a prompt waits where all passes read.
 
     The time is as the slowest stage is busy, or as one request needs if that is longer. Whole prompts: ``output - 1`` rounds of all groups
     and ``max_batch / together`` passes of prompts. Chunks: ``max_batch pieces / together`` passes carry chunks alongside the decoding
     sequences, of at least ``groups (output - 1 + pieces) + 1`` passes; a request waits during one. It needs its prompt, and per token one
-    pass through all stages or one of every group through the slowest. No token takes longer than a pass with prompts; where
-    reading stops the decoding, the prompts of all others come in between.
+    pass through all stages or one of every group through the slowest. Where every pass reads, a token takes no longer than such a pass.
     """
     rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
@@ -348,7 +347,8 @@ def _cycle_s(
     with_prompts = np.maximum(prefill.through_s, groups * prefill.slowest_s)
     each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * with_prompts
     cycle = np.asarray(np.maximum(busy, ttft_s + rounds * each))
-    return cycle, np.where(mixed, with_prompts, cycle / max(rounds, 1))
+    always_reads = (mixed & (reads >= reading.rounds + reading.waits)) | (rounds == 0)
+    return cycle, np.where(always_reads, np.maximum(cycle - rounds * with_prompts - ttft_s, 0.0), 0.0)
 
 
 def _waiting_s(
