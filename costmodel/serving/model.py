@@ -301,7 +301,6 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     ttft = queue + sum(last.values()) + earlier
     cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
-    surplus = surplus * (work.load != "backlog")
     queue, ttft = queue + surplus, ttft + surplus
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
@@ -348,6 +347,7 @@ def _cycle_s(
     each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * with_prompts
     cycle = np.asarray(np.maximum(busy, ttft_s + rounds * each))
     always_reads = (mixed & (reads >= reading.rounds + reading.waits)) | (rounds == 0)
+    always_reads &= model.workload.load != "backlog"  # whose wait is not counted
     return cycle, np.where(always_reads, np.maximum(cycle - rounds * with_prompts - ttft_s, 0.0), 0.0)
 
 
