@@ -231,7 +231,7 @@ class Cluster:
 
     @property
     def library(self) -> Literal["nccl", "gloo"]:
-        """Of collectives."""
+        """Library that runs the collectives: gloo where the innermost level says so."""
         return "gloo" if self.levels[0].transport == "gloo" else "nccl"
 
     @property

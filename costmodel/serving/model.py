@@ -337,7 +337,7 @@ def _cycle_s(
     """
     rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
-    passes = np.where(mixed, np.maximum(reading.rounds + reading.waits, reads), rounds * groups + reads)
+    passes = np.where(mixed, np.maximum(reading.rounds + reading.waits, reads), reading.rounds + reads)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
     busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.
