@@ -15,7 +15,8 @@ What says something about it depends on the table:
 
 A network counts by the root of its rows. For a network that has not run, the variance of the mean is added, found by leaving out one
 network after the other; and where the other frameworks' variance is larger, they count as `NEW_NETWORKS` networks beside a framework's own.
-A framework without runs has the mean of all others, each counted once, and their variances with the variance between them.
+A framework without runs has the mean of all others, each counted once, and their variances with the variance between them;
+*ran* is how many of the plans ran that such errors made 95 % sure, over all frameworks left out in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -316,7 +317,7 @@ def section(runs: Mapping[str, Runs], errors: Mapping[str, MemoryErrors]) -> str
     ]
     for name, error in errors.items():
         of = runs.get(name)
-        what = f"networks: {len(of.networks)}, evidence: {of.evidence}, " if of else ""
+        what = f"networks: {len(of.networks)}, evidence: {of.evidence}, " if of else f"ran: {error.ran:.3f}, "
         lines.append(f"  {name}: {{mean: {error.mean:.3f}, log_sd: {error.log_sd:.3f}, {what}rows: {error.rows}}}")
     return "\n".join(lines) + "\n"
 
@@ -367,6 +368,8 @@ def main(arguments: Sequence[str]) -> None:
     """Print the numbers and the scores, or write them."""
     runs = read_runs(measurements())
     errors = of_new_networks(runs)
+    every = _together("all frameworks", left_out(runs)[1])
+    errors[OTHERS] = replace(errors[OTHERS], ran=every.ran / every.sure)
     if "--write" not in arguments:
         print(section(runs, errors), table(runs, errors), sep="\n")
         return

@@ -30,7 +30,8 @@ COMMON_FIGURES: tuple[Figure, ...] = (
     Figure(
         name="fits_probability",
         doc="P(fits): chance that the memory that the run needs is at most `gpu_memory_bytes`, by the errors of measured runs of the "
-        "framework; null where no such errors are known (inference, the paleo cost model).",
+        "framework, or of others where it has none; reports show at most what these runs can tell. Null where no such errors are known "
+        "(inference, the paleo cost model).",
         optional=True,
     ),
 )

@@ -37,6 +37,8 @@ class MemoryErrors:
         Runs that it was found from.
     framework : str
         Whose runs they are; `OTHERS`: of all frameworks that have some.
+    ran : float
+        Of `OTHERS`: share of the runs with P(fits) of at least `CONFIDENCE` that ran, where errors found without their framework said so.
 
     Examples
     --------
@@ -54,11 +56,23 @@ class MemoryErrors:
     log_sd: float
     rows: int = 0
     framework: str = ""
+    ran: float = 1.0
 
     @property
-    def own_rows(self) -> int:
-        """Runs of one framework that they are from; 0 where those of others stand in."""
-        return 0 if self.framework in ("", OTHERS) else self.rows
+    def surest(self) -> float:
+        """Largest chance of fitting that the runs can show.
+
+        That n of n runs went well says that the next one does with a chance of (n + 1) / (n + 2): Laplace's rule of succession. Runs of
+        other frameworks show what they showed of frameworks that were left out.
+
+        >>> round(MemoryErrors(mean=0.0, log_sd=0.1, rows=30, framework="megatron-bridge").surest, 3)  # 31 / 32
+        0.969
+        >>> MemoryErrors(mean=0.0, log_sd=0.1, rows=1673, framework=OTHERS, ran=0.909).surest
+        0.909
+        """
+        if self.framework == OTHERS:
+            return self.ran
+        return (self.rows + 1) / (self.rows + 2) if self.rows else 1.0
 
     def probability(self, predicted_bytes: float, capacity_bytes: float) -> float:
         """Chance that a plan of predicted bytes fits into a capacity, 0 to 1."""

@@ -14,7 +14,6 @@ from planner.core.numbers import (
     Unit,
     byte_text,
     byte_unit,
-    chance_text,
     duration_text,
     percent,
     significant,
@@ -283,7 +282,7 @@ def _overview(comparison: Comparison) -> Table:
         Column("against", tuple(_against(comparison, n) for n in range(len(items))), unit="the first"),
         Column("memory", tuple(used_of_total(i.memory_bytes, i.memory_there_bytes) for i in items), 1, unit="per GPU"),
         *(
-            [Column("P(fits)", tuple(chance_text(i.fits_probability) for i in items), 2)]
+            [Column("P(fits)", tuple(i.fits_text for i in items), 2)]
             if any(i.fits_probability is not None for i in items)
             else []
         ),

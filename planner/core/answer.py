@@ -126,8 +126,8 @@ class RankedPlan:
         Of the plans that it is compared with; None: not compared.
     groups : tuple
         What it takes of every group of a cluster of several kinds of devices.
-    fits_runs : int
-        Measured runs of the framework that P(fits) stands on; 0: none of its own.
+    fits_surest : float
+        Largest P(fits) that measured runs can show.
     """
 
     plan: Any
@@ -145,7 +145,7 @@ class RankedPlan:
     step_time_high_s: float | None = None
     probability_best: float | None = None
     groups: tuple[Any, ...] = ()
-    fits_runs: int = 0
+    fits_surest: float = 1.0
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
@@ -183,7 +183,7 @@ class RankedPlan:
     @property
     def fits_text(self) -> str:
         """P(fits) for people, as sure as the runs behind it allow; empty where it is not known."""
-        return "" if self.fits_probability is None else chance_text(self.fits_probability, self.fits_runs)
+        return "" if self.fits_probability is None else chance_text(self.fits_probability, self.fits_surest)
 
     @property
     def memory_there_bytes(self) -> float:

@@ -12,7 +12,7 @@ class Column:
     """One column of a table.
 
     The table drops the columns of the largest ``priority`` first when it gets narrow; 0 always stays. A ``flexible`` column holds words: it
-    may wrap, that of ``plans`` behind ", " first. ``narrow`` (and ``narrow_unit``) are shorter cells, used before a column is dropped.
+    may wrap, that of ``plans`` behind ", " first.
     """
 
     title: str
@@ -22,11 +22,6 @@ class Column:
     is_text: bool = False  # left-aligned; numbers are right-aligned
     flexible: bool = False
     plans: bool = False
-    narrow: tuple[str, ...] | None = None
-    narrow_unit: str | None = None
-
-    def __post_init__(self) -> None:
-        assert self.narrow is None or len(self.narrow) == len(self.cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,26 +176,33 @@ def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, ther
 
     >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
     >>> limit_words(Request(model="m"), errors, errors.limit_bytes(80e9, 0.95), 80e9)
-    ': below 95 % (--memory-confidence)'
+    ': 95 % needed (--memory-confidence)'
     >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, 40 * 2**30, 80e9)
     ', as asked'
     """
     confidence = confidence_of(request, errors)
     if confidence is not None and limit_bytes >= errors.limit_bytes(there_bytes, confidence) * (1.0 - EQUAL):
-        return f": below {100.0 * confidence:g} % (--memory-confidence)"
+        return f": {100.0 * confidence:g} % needed (--memory-confidence)"
     return ", as asked"
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:
-    """Whose runs say how far predicted memory is off.
+    """Whose runs say how far predicted memory is off, and how well those of others do.
 
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
     '1,439 runs of nanotron'
-    >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others"), "torchtitan")
-    '2,000 runs of other frameworks, untested with torchtitan'
+    >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
+    '2,000 runs of other frameworks, untested with torchtitan: 90.9 % of such plans ran'
     """
+    if errors.framework != OTHERS:
+        return f"{counted(errors.rows, 'run')} of {errors.framework}"
     others = f"other frameworks, untested with {framework}" if framework else "several frameworks"
-    return f"{counted(errors.rows, 'run')} of {others if errors.framework == OTHERS else errors.framework}"
+    tested = (
+        ""
+        if errors.ran == 1.0
+        else f"{':' if framework else '; of one left out'} {percent(errors.ran)} of such plans ran"
+    )
+    return f"{counted(errors.rows, 'run')} of {others}{tested}"
 
 
 def reserve_words(reserve: str) -> str:

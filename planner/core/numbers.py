@@ -127,27 +127,25 @@ def rough_percent(share: float | None) -> str:
     return ">99 %" if 0.995 <= share < 1.0 else f"{significant(share * 100, 2)} %"
 
 
-def chance_text(chance: float | None, runs: int = 0) -> str:
-    """Write a chance in whole percent, rounded down; never as certain, nor as surer than so many runs can show.
-
-    That n of n runs went well says that the next one does with a chance of (n + 1) / (n + 2): Laplace's rule of succession.
+def chance_text(chance: float | None, surest: float = 1.0) -> str:
+    """Write a chance in whole percent, rounded down; never as certain, nor as surer than measured runs can show.
 
     Parameters
     ----------
     chance : float or None
-    runs : int
-        Measured runs that it stands on; 0: none of its own.
+    surest : float
+        What they can show at most (`costmodel.uncertainty.memory.MemoryErrors.surest`).
 
     Examples
     --------
     >>> chance_text(0.9499), chance_text(0.95), chance_text(0.99999), chance_text(None)
     ('94 %', '95 %', '>99 %', 'n/a')
-    >>> chance_text(0.99999, 30), chance_text(0.966, 30), chance_text(0.9999, 1439)  # 31 / 32 is 96.9 %
+    >>> chance_text(0.99999, 0.969), chance_text(0.966, 0.969), chance_text(0.9999, 0.9993)
     ('>96 %', '96 %', '>99 %')
     """
     if chance is None:
         return NOT_AVAILABLE
-    most = min(0.99, (runs + 1) / (runs + 2)) if runs else 0.99
+    most = min(0.99, surest)
     shown = math.floor(100.0 * min(chance, most) + 1e-6)
     return f"{'>' if chance > most else ''}{shown} %"
 

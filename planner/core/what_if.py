@@ -55,7 +55,7 @@ class WhatIf:
         What a plan may use of the memory of one device, and all of it.
     kept : str
         What of the plan stays, in a sentence.
-    fits_runs : int
+    fits_surest : float
         As `planner.core.answer.RankedPlan` has it.
     """
 
@@ -64,7 +64,7 @@ class WhatIf:
     capacity_bytes: float
     there_bytes: float
     kept: str
-    fits_runs: int = 0
+    fits_surest: float = 1.0
 
     def point(self, **places: int) -> WhatIfPoint:
         """The answer where some axes are at other places than the plan's."""

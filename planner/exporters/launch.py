@@ -102,17 +102,20 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
         words, options = answer.space.report.settings, exporter_of(target).FIELDS
         called = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
         note = f"{', '.join(called)}; " if called else ""
-        if cannot:
+        if set(cannot) == {"collective"}:
+            note += f"the communication library of {exporter_of(target).TITLE} picks the all-reduce algorithm"
+        elif cannot:
             left = f"{target} leaves out {joined_words(list(cannot))}"
             if not answer.setting.framework and set(cannot) <= set(MESH_SETTINGS):  # what frameworks have rules about
                 framework = exporter_of(target).FRAMEWORK
                 left += f": --framework {framework} asks for plans that it runs"
                 if first and not any(f"--{name}" in answer.setting.command_line for name in cannot):
                     commands[0] += f" --framework {framework}"
-            note += f"{left}; "
+            note += left
         elif whole[1:]:
-            note += f"or --to {', '.join(whole[1:])}; "
-    elif answer.setting.framework:
+            note += f"or --to {', '.join(whole[1:])}"
+        return Commands(commands, note.removesuffix("; "))
+    if answer.setting.framework:
         note = f"no target writes plans for {answer.setting.framework}; "
     elif SPACES[answer.space.name].job:
         frameworks = list(

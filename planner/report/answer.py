@@ -44,7 +44,7 @@ from planner.core.request import WELL_TUNED_WORDS
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
 from planner.report.legend import legend
-from planner.report.roles import roles_blocks
+from planner.report.roles import roles_blocks, roles_of
 from planner.report.tables import (
     OTHER,
     assumption_rows,
@@ -63,6 +63,7 @@ from planner.report.uncertainty import (
     bars_facts,
     benchmark_sentence,
     interval_text,
+    inversions,
     runs_words,
     sensitivity_blocks,
     sensitivity_facts,
@@ -152,7 +153,7 @@ def _search_blocks(answer: Answer, following: str) -> list[Block]:
         *_verdict(answer, best),
         ("Limited by", limits_text(best)),
         ("Proof", _proof(answer, better)),
-        ("Workers", _workers(answer, better)),
+        *_workers(answer, better),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer, best)),
         ("Next", following),
@@ -170,7 +171,9 @@ def _search_blocks(answer: Answer, following: str) -> list[Block]:
         *roles_blocks(answer),
         dataclasses.replace(
             answer.space.report.plans_table(shown, answer.objective),
-            caption=tuple(filter(None, (legend([plan.summary for plan in shown]), _left_out(answer, shown), *under))),
+            caption=(
+                " ".join(filter(None, (legend([plan.summary for plan in shown]), *under, _left_out(answer, shown)))),
+            ),
         ),
         *_benchmark(answer, shown),
         *([Facts(tuple(("Note", note) for note in notes))] if notes else []),
@@ -206,7 +209,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     framework, errors = answer.setting.framework, answer.setting.memory_errors
     if errors is not None and plan.fits_text:
         limit = byte_text(plan.memory_capacity_bytes)
-        above = f"plans above {limit} left out" if plan.fits else f"above {limit} is too much"
+        above = f"no plan above {limit}" if plan.fits else f"above {limit} is too much"
         why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
         memory += f" ({errors_words(errors, framework)}); {above}{why}"
     runs = runs_words(answer.error_bars, framework)
@@ -288,12 +291,16 @@ def used_text(used: int, there: int, *, proven: bool, better: str = "faster", no
     return f"{text}; using more is not {better}" if proven else f"{text}; no {better} plan was found on more"
 
 
-def _workers(answer: Answer, better: str) -> str:
-    """How many of the devices are used; of a plan that is simpler than the best, whether that uses more."""
+def _workers(answer: Answer, better: str) -> list[tuple[str, str]]:
+    """How many of the devices are used where some are not; of a plan that is simpler than the best, whether that uses more."""
     used, there = answer.best.workers, answer.setting.gpus
+    if used == there:
+        return []
     if answer.fastest is None or answer.fastest.workers <= used:
-        return used_text(used, there, proven=answer.proof.proven_optimal, better=better)
-    return f"{used:,} of {there:,} GPUs are used; the {better} plan below uses {answer.fastest.workers:,}"
+        return [("Workers", used_text(used, there, proven=answer.proof.proven_optimal, better=better))]
+    return [
+        ("Workers", f"{used:,} of {there:,} GPUs are used; the {better} plan below uses {answer.fastest.workers:,}")
+    ]
 
 
 def _left_out(answer: Answer, shown: Sequence[RankedPlan]) -> str:
@@ -301,8 +308,7 @@ def _left_out(answer: Answer, shown: Sequence[RankedPlan]) -> str:
     number = len(answer.tabled) - len(shown)
     if not number:
         return ""
-    which = f"{counted(number, 'more plan')} {'is' if number == 1 else 'are'} left out"
-    return f"{which}: more than twice as bad as the first (--top {len(answer.tabled)} shows all)."
+    return f"--top {len(answer.tabled)} shows {counted(number, 'more plan')}."
 
 
 def _benchmark(answer: Answer, shown: Sequence[RankedPlan]) -> list[Sentence]:
@@ -397,6 +403,10 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     if isinstance(answer, Answer):
         facts.append(("Space", f"{answer.space.report.space}; {_space(answer.proof)}"))
         facts += answer.space.report.detail_facts(answer)
+        odd = inversions(
+            answer.error_bars, [plan.rank for plan in answer.space.report.shown(answer)], answer.plans[0].rank
+        )
+        facts += [("Plans to benchmark", odd)] if odd else []
     if answer.free_layers:
         facts.append(("Layers that cost nothing", ", ".join(answer.free_layers)))
     facts += bars_facts(answer.error_bars)
@@ -562,14 +572,22 @@ class SpaceReport(ReportParts):
         ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
         interval = f" (80 % interval {ends}{f', by {runs}' * bool(runs)})" if ends else ""
         each = plan.throughput_samples_per_s / plan.workers
-        rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
+        made, share = ("samples", plan.throughput_samples_per_s), ""
         if plan.get("tokens_per_s") is not None:
-            rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
-            rate += f", MFU {percent(plan['mfu'])}"
-        return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
+            made, each = ("tokens", plan["tokens_per_s"]), plan["tokens_per_s_per_gpu"]
+            share = f", MFU {percent(plan['mfu'])}"
+        where = f" on {plan.workers:,} GPUs, {significant(each)} on each" if plan.workers > 1 else ""
+        rate = f"{significant(made[1])} {made[0]}/s{where}{share}"
+        return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}; {rate}")]
 
     def shown(self, answer: Answer) -> Sequence[RankedPlan]:
-        return answer.tabled
+        """The first two, those to benchmark and those with a role, unless somebody said how many to show."""
+        if answer.space.request.top_given:
+            return answer.tabled
+        named = {plan.rank for plan in answer.listed[:2]}
+        named.update(answer.error_bars.named if answer.error_bars else ())
+        roles = [plan.plan for _, plan in roles_of(answer) if plan is not None]
+        return [plan for plan in answer.tabled if plan.rank in named or plan.plan in roles]
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:
         return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}

@@ -203,11 +203,11 @@ def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
         if best is None or best.plan == answer.ranked.plan:
             return []
         ahead = f"{rough_percent(1.0 - best.score / answer.ranked.score)} {better_word(answer.objective)}"
-        return [("The best plan", f"{ahead} ({paid_text(best, answer.objective)}): {best.summary}")]
+        return [("The best plan", f"{ahead} ({paid_text(best, answer.objective, answer.ranked)}): {best.summary}")]
     found = []
     if len(answer.listed) > 1:
         second = answer.listed[1]
-        text = f"{gap_text(second.gap, answer.objective)} ({paid_text(second, answer.objective)}): {second.summary}"
+        text = f"{gap_text(second.gap, answer.objective)} ({paid_text(second, answer.objective, answer.best)}): {second.summary}"
         found.append((f"Next best: plan {second.rank}", text))
     return [*found, *(role_line(answer, roles, plan) for roles, plan in roles_of(answer))]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.core.answer import Answer, FrameworkPlan, RankedPlan
-from planner.core.blocks import Block, Column, Facts, Heading, Table
+from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import byte_text, duration_text, duration_unit, percent
 from planner.core.request import WELL_TUNED, WELL_TUNED_WORDS
 from planner.report.tables import fits_columns, worse_text
@@ -17,8 +17,6 @@ _FIGURES = (
     "step_time_s", "step_time_low_s", "step_time_high_s", "memory_bytes_per_gpu", "mfu", "workers", "summary",
 )  # fmt: skip
 
-# A chance of fitting that needs no column.
-_SURE = 0.99
 _HEADING = "Frameworks: the best first, with its plan to run"
 
 
@@ -48,7 +46,7 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
         Column("80 % interval", of_plan(_interval), 3),
         Column("behind", cells(lambda row, _: worse_text(row.behind) if row.behind else ""), 1),
         Column("memory", of_plan(lambda plan: byte_text(plan.memory_bytes_per_gpu)), 2, unit="per GPU"),
-        *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2, below=_SURE),
+        *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2),
         Column("MFU", of_plan(_mfu), 4),
         Column("GPUs", of_plan(lambda plan: f"{plan.workers:,}"), 6),
         Column("proof", cells(lambda _, found: _proof(found)), 5, is_text=True),
@@ -56,12 +54,8 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
         Column("plan, or why there is none", plans, 0, is_text=True, flexible=True, plans=True),
     )
     shown = [column for column in columns if column.priority == 0 or any(column.cells)]
-    reasons = tuple((_name(row), row.why) for row in rows if row.why)
-    return [
-        Heading(_HEADING),
-        Table(columns=tuple(shown), highlight=0),
-        *([Facts(reasons)] if reasons else []),
-    ]
+    reasons = tuple(f"{_name(row)}: {row.why}" for row in rows if row.why)
+    return [Heading(_HEADING), Table(columns=tuple(shown), highlight=0, caption=reasons)]
 
 
 def is_of_frameworks(heading: Heading) -> bool:

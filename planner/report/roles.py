@@ -15,7 +15,7 @@ _HEADING = "Roles"
 TITLES = {
     "fastest": "Fastest",
     "data_parallel": "Data parallelism",
-    "data_parallel_all": "Data parallelism on all GPUs",
+    "data_parallel_all": "The same on all GPUs",
     "most_headroom": "Most headroom",
     "fewest_gpus": "Fewest GPUs",
     "usual_stages": "Usual stages",
@@ -130,7 +130,10 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
     # The reasons of two roles say it.
     other = plan.workers != answer.best.workers and roles[0].name not in ("fewest_gpus", "data_parallel_all")
     on = f", on {_on_others(answer, roles[0], plan)}" if other else ""
-    return title, f"{_gap(answer, plan)} ({paid_text(plan, answer.objective)}{on}){why}: {listed}{also}{ends}"
+    return (
+        title,
+        f"{_gap(answer, plan)} ({paid_text(plan, answer.objective, answer.best)}{on}){why}: {listed}{also}{ends}",
+    )
 
 
 def _on_others(answer: Answer, role: Role, plan: RankedPlan) -> str:
@@ -159,7 +162,7 @@ def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
     on = f", on {counted(plan.workers, 'GPU')}{fewer}"
     words: dict[str, Callable[[], str]] = {
         "fastest": lambda: f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}",
-        "data_parallel": lambda: f" with {answer.space.report.data_parallelism}",
+        "data_parallel": lambda: "",
         "most_headroom": lambda: (
             f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"
         ),

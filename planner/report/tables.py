@@ -245,12 +245,12 @@ def memory_columns(plans: Sequence[RankedPlan]) -> list[Column]:
     return [memory, *fits_columns(plans, 2)]
 
 
-def fits_columns(plans: Sequence[RankedPlan | None], priority: int, *, below: float = 1.1) -> list[Column]:
-    """P(fits) of each plan; nothing where it is not known, or of none ``below`` a chance."""
-    chances = [None if plan is None else plan.fits_probability for plan in plans]
-    if all(chance is None or chance >= below for chance in chances):
-        return []
-    return [Column("P(fits)", tuple("" if plan is None else plan.fits_text for plan in plans), priority)]
+def fits_columns(plans: Sequence[RankedPlan | None], priority: int) -> list[Column]:
+    """P(fits) of each plan; nothing where it is not known, or the same for several."""
+    chances = tuple("" if plan is None else plan.fits_text for plan in plans)
+    return (
+        [Column("P(fits)", chances, priority)] if any(chances) and (len(chances) == 1 or len(set(chances)) > 1) else []
+    )
 
 
 def ranked_table(
@@ -291,10 +291,10 @@ def worse_text(gap: float) -> str:
     return rough_percent(gap) if gap < _TIMES else f"{significant(1.0 + gap, 2)}x"
 
 
-def paid_text(plan: RankedPlan, objective: str) -> str:
-    """What a plan takes: the time of a step, what else it is ranked by, and memory with P(fits)."""
+def paid_text(plan: RankedPlan, objective: str, best: RankedPlan) -> str:
+    """What a plan takes: the time of a step, what else it is ranked by, and memory, with P(fits) where that is not the best plan's."""
     cost = cost_text(objective, cost_of(objective, plan.figures), plan)
-    sure = f", P(fits) {plan.fits_text}" if plan.fits_text else ""
+    sure = f", P(fits) {plan.fits_text}" if plan.fits_text != best.fits_text else ""
     return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}{sure}"
 
 

@@ -15,6 +15,7 @@ from planner.core.blocks import Block, Column, Commands, Facts, Heading, Sentenc
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
 _LEAST_FLEXIBLE = 12
+_DETAIL = 5  # from this priority on a column is shown only where no plan's words wrap
 _WORD = re.compile(r"[^\s-]+-?,?")
 
 
@@ -28,7 +29,9 @@ class FittedColumn(NamedTuple):
 
 
 def fit(table: Table, width: int | None) -> list[FittedColumn]:
-    """Choose columns and widths: shorter cells first, then dropped columns, then wrapped words; numbers are never cut.
+    """Choose columns and widths: columns are dropped first, then words are wrapped; numbers are never cut.
+
+    Of plans, columns of details are shown only where all words have room.
 
     Parameters
     ----------
@@ -36,17 +39,15 @@ def fit(table: Table, width: int | None) -> list[FittedColumn]:
     width : int or None
         Characters of a line; None for as many as the table likes.
     """
-    columns = [_natural(column, narrow=False) for column in table.columns]
-    narrow = False
+    columns = [_natural(column) for column in table.columns]
+    is_wide = width is None or sum(c.width for c in columns) + _GAP * (len(columns) - 1) <= width
+    if not is_wide and any(column.plans for column in table.columns):
+        columns = [fitted for fitted in columns if fitted.column.priority < _DETAIL]
     while width is not None and _least_width(columns) > width:
         droppable = [fitted for fitted in columns if fitted.column.priority > 0]
-        if not narrow:
-            narrow = True
-            columns = [_natural(column, narrow=True) for column in table.columns]
-        elif droppable:
-            columns.remove(max(droppable, key=lambda fitted: fitted.column.priority))
-        else:
+        if not droppable:
             break
+        columns.remove(max(droppable, key=lambda fitted: fitted.column.priority))
     widths = [fitted.width for fitted in columns]
     # What is missing is taken from the flexible columns, the widest first; words break only where nothing else is left to take.
     for least in ([_longest_word(fitted) for fitted in columns], [_LEAST_FLEXIBLE] * len(columns)):
@@ -66,13 +67,11 @@ def fit(table: Table, width: int | None) -> list[FittedColumn]:
     ]
 
 
-def _natural(column: Column, *, narrow: bool) -> FittedColumn:
-    """A column as wide as it likes, with its shorter cells where it is to be ``narrow``."""
-    unit = column.narrow_unit if narrow and column.narrow_unit is not None else column.unit
-    cells = column.narrow if narrow and column.narrow is not None else column.cells
-    header = (*column.title.split("\n"), *([unit] if unit else []))
-    width = max(len(text) for text in (*header, *cells))
-    return FittedColumn(column=column, width=width, header=header, cells=tuple((text,) for text in cells))
+def _natural(column: Column) -> FittedColumn:
+    """A column as wide as it likes."""
+    header = (*column.title.split("\n"), *([column.unit] if column.unit else []))
+    width = max(len(text) for text in (*header, *column.cells))
+    return FittedColumn(column=column, width=width, header=header, cells=tuple((text,) for text in column.cells))
 
 
 def _longest_word(fitted: FittedColumn) -> int:
@@ -159,7 +158,11 @@ def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:
     for name, value in facts.pairs:
         room = max(20, width - left - 1)
         lines = [] if not isinstance(value, Commands) else [line for c in value.commands for line in _typed(c, room)]
-        lines += _wrapped(value.note if isinstance(value, Commands) else value, room)
+        note = value.note if isinstance(value, Commands) else value
+        if lines and note and len(lines[-1]) + len(note) + 3 <= room:  # behind the last command, as its shell takes it
+            lines[-1] += f" # {note}"
+            note = ""
+        lines += _wrapped(note, room)
         first, *more = lines or [""]
         yield Line(f"{name + ':':<{left}} {first}", name=len(name) + 1)
         yield from (Line(f"{'':<{left}} {line}") for line in more)
@@ -190,9 +193,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _report_lines(blocks: Sequence[Block], width: int | None) -> Iterator[Line]:
-    """A report of at most ``width`` characters (None: sentences still wrap at 120); an empty line before all but its plain sentences."""
-    for i, block in enumerate(blocks):
-        if i and not (isinstance(block, Sentence) and not block.strong):
+    """A report of at most ``width`` characters (None: sentences still wrap at 120); an empty line before most."""
+    for i, block in enumerate(blocks):  # plain sentences and what a heading is about follow at once
+        if i and not (isinstance(block, Sentence) and not block.strong) and not isinstance(blocks[i - 1], Heading):
             yield Line("")
         if isinstance(block, Table):
             yield from table_lines(block, width)

@@ -86,7 +86,7 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
     >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
-    >>> benchmark_sentence(sure, (1, 2, 3))[0].text.partition(" Add")[0]
+    >>> benchmark_sentence(sure, (1, 2, 3))[0].text.partition(" --")[0]
     "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
     >>> benchmark_sentence(one, (1, 2))[0].text
@@ -95,11 +95,11 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
     >>> said = benchmark_sentence(unsure, (1, 2, 3, 4))[0].text.partition(": ")[2].split(". ")
     >>> said[0]
-    'benchmark plans 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability)'
+    'benchmark plans 1, 2 and 4 (one is within 6 % of the best with 92 % probability)'
     >>> said[1]
-    'Add --export FILE --pick N to write one (docs/optimize.md).'
+    '--pick N exports one.'
     >>> benchmark_sentence(unsure, (1, 2, 3))[0].text.partition("). ")[2]
-    'Add --top 4 to see them all, and --export FILE --pick N to write one (docs/optimize.md).'
+    '--top 4 shows them all; --pick N exports one.'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -108,7 +108,7 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
     within = ""
     if bars.near_within is not None and bars.near_probability is not None:
         chance = f"{_rounded(bars.near_probability)} probability"
-        within = f"the best or within {100 * bars.near_within:.0f} % of it with {chance}"
+        within = f"within {100 * bars.near_within:.0f} % of the best with {chance}"
     if len(ranks) == 1:
         text = f"{'The first plan' if ranks == (first,) else f'Plan {ranks[0]}'} is {holds}."
     elif len(ranks) <= SHORT_LIST:
@@ -117,7 +117,7 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
         text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
     else:
         which = f"the {count} best plans" if len(ranks) == count else f"{len(ranks)} of the {count} best plans"
-        text = f"The model's error does not tell {which} apart"
+        text = f"The model cannot tell {which} apart"
         if not near:
             text += f": one of {_ranks(ranks)} is {holds}."
         else:
@@ -126,11 +126,11 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
     if len(ranks) <= SHORT_LIST and near and len(near) < len(ranks):
         text += f" {'Plan' if len(near) == 1 else 'One of'} {_ranks(near)} is {within}."
     is_shown = set(bars.named) <= set(shown)
-    options = [] if is_shown else [f"--top {max(bars.named) - first + 1} to see them all"]
+    options = [] if is_shown else [f"--top {max(bars.named) - first + 1} shows them all"]
     if len(bars.named) > 1:
-        options.append("--export FILE --pick N to write one (docs/optimize.md)")
-    more = f" Add {', and '.join(options)}." if options else ""
-    return [Sentence(f"{text}{more}{_inversions(bars, shown, first)}")]
+        options.append("--pick N exports one")
+    more = f" {'; '.join(options)}." if options else ""
+    return [Sentence(f"{text}{more}")]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -151,15 +151,17 @@ def _ranks(ranks: Sequence[int]) -> str:
     return joined_words(words)
 
 
-def _inversions(bars: ErrorBars, shown: Collection[int], first: int) -> str:
+def inversions(bars: ErrorBars | None, shown: Collection[int], first: int) -> str:
     """Why plans that are predicted to be slower than others may be likelier the best than those; empty where none is.
 
     A plan's chance grows with its own error, and shrinks with how much of it is that of a faster plan, too.
 
     >>> alike = ErrorBars(probability_best=(0.2, 0.3, 0.5), scores=(1.0, 1.1, 1.2), low_s=(0.8, 0.88, 0.96), high_s=(1.5, 1.65, 1.8))
-    >>> _inversions(alike, (1, 2), 1)
-    ' P(best) of plan 2 is above that of a faster one: plans that are alike share their errors; it is less like the others.'
+    >>> inversions(alike, (1, 2), 1)
+    'P(best) of plan 2 is above that of a faster one: plans that are alike share their errors; it is less like the others.'
     """
+    if bars is None:
+        return ""
     chances, places = bars.probability_best, [rank - first for rank in sorted(shown)]
     places = [n for n in places if 0 <= n < len(chances)]
     scores = bars.scores or tuple(range(len(chances)))
@@ -173,7 +175,7 @@ def _inversions(bars: ErrorBars, shown: Collection[int], first: int) -> str:
     why = f"plans that are alike share their errors; {'these are less alike' if len(named) > 1 else 'it is less like the others'}"
     if less_sure:
         why = f"{'their predictions are' if len(named) > 1 else 'its prediction is'} less sure"
-    return f" P(best) of {plans} is above that of {'faster ones' if len(named) > 1 else 'a faster one'}: {why}."
+    return f"P(best) of {plans} is above that of {'faster ones' if len(named) > 1 else 'a faster one'}: {why}."
 
 
 # Of a probability from some thousand draws; intervals of plans whose widths differ by less are as wide.

@@ -95,7 +95,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
         f"{duration_text(step)} per step",
         f"{said}, {point.note}" if point.note else said,
         rate,
-        memory_text(used, found.there_bytes, chance="" if chance is None else chance_text(chance, found.fits_runs)),
+        memory_text(used, found.there_bytes, chance="" if chance is None else chance_text(chance, found.fits_surest)),
         "Does not fit." if used > found.capacity_bytes else "",
     )
 

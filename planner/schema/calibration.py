@@ -154,6 +154,11 @@ else:
             "its standard deviation, for a network that has not run",
         ),
         rows=key(Count, "runs that it was found from", default=0),
+        ran=key(
+            Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(plain_number)],
+            "of 'others': share of the runs with P(fits) of at least 95 % that ran, each framework left out in turn",
+            default=1.0,
+        ),
         networks=key(Count, "networks of these runs", default=0),
         evidence=key(
             Literal["failures", "peaks", "full", ""],
@@ -263,7 +268,7 @@ class CalibrationFile(FileModel):
             assumed={name: entry.value for name, entry in self.assumptions.items()},
             error_models={name: ErrorModel(**kind.model_dump()) for name, kind in residual.kinds.items()},
             memory_errors={
-                name: MemoryErrors(mean=entry.mean, log_sd=entry.log_sd, rows=entry.rows, framework=name)
+                name: MemoryErrors(mean=entry.mean, log_sd=entry.log_sd, rows=entry.rows, framework=name, ran=entry.ran)
                 for name, entry in self.memory.items()
             },
         )

@@ -80,6 +80,7 @@ class Item:
     costs: Mapping[str, float | None]
     mfu: float | None = None
     found: str = ""
+    fits_text: str = ""
 
     # What plans are compared for in ``--json``, what they do where they train nothing, and what they make, as people count it.
     kind: ClassVar[str] = "training"
@@ -195,6 +196,7 @@ def item_fields(label: str, request: Request, estimate: Estimate, found: str) ->
         "memory_capacity_bytes": ranked.memory_capacity_bytes,
         "memory_there_bytes": ranked.memory_there_bytes,
         "fits_probability": ranked.fits_probability,
+        "fits_text": ranked.fits_text,
         "memory_parts": ranked.memory_parts,
         "objective": estimate.objective,
         "mfu": ranked.get("mfu"),

@@ -67,6 +67,6 @@ def answered(
         points=tuple(points),
         capacity_bytes=capacity,
         there_bytes=there,
-        fits_runs=ranked.fits_runs,
+        fits_surest=ranked.fits_surest,
         kept=kept,
     )

@@ -47,10 +47,7 @@ def test_optimize_prints_the_table_and_what_it_rests_on(answer: Any) -> None:
         "plan",
         "step time",
         "throughput",
-        "speed-up",
-        "efficiency",
         "memory",
-        "exposed",
         "Limited by:",
         "gap to",
     ):
@@ -267,7 +264,7 @@ def test_a_plan_is_no_placement_and_that_takes_one_line(answer: Any, fails: Any,
 def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "best.yaml")
     text = answer("optimize", "mlp", "--gpus", "4", "--export", path, "--width", "300")
-    assert f"planner explain --plan {path}" in text
+    assert f"planner export {path} --to torch" in text
     assert "keeps the plan" not in text
 
 

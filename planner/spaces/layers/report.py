@@ -55,14 +55,8 @@ class LayerwiseReport(SpaceReport):
     def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         column = column_maker(plans)
         speedups = [None if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans]
-        speedup = Column(
-            title="speed-up",
-            unit="over 1 worker",
-            cells=tuple(text or _DOES_NOT_FIT for text in speedups),
-            narrow=tuple(text or NOT_AVAILABLE for text in speedups),
-            narrow_unit="over 1",
-            priority=3,
-        )
+        cells = tuple(text or _DOES_NOT_FIT for text in speedups)
+        speedup = Column(title="speed-up", unit="over 1 worker", cells=cells, priority=5)
         return [
             column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
             speedup,

@@ -358,7 +358,7 @@ class LayerwisePlanSpace(PlanSpace):
             bottleneck=max(terms, key=lambda name: terms[name]),
             declared=LAYERWISE_FIGURES,
             score=score,
-            fits_runs=resolved.setting.memory_errors.own_rows if resolved.setting.memory_errors else 0,
+            fits_surest=resolved.setting.memory_errors.surest if resolved.setting.memory_errors else 1.0,
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),

@@ -274,7 +274,7 @@ class MeshPlanSpace(PlanSpace):
             bottleneck=bottleneck_in_words(parts, host_s),
             declared=MESH_FIGURES,
             score=score,
-            fits_runs=setting.memory_errors.own_rows if setting.memory_errors else 0,
+            fits_surest=setting.memory_errors.surest if setting.memory_errors else 1.0,
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),

@@ -284,7 +284,7 @@ class MixedPlanSpace(PlanSpace):
             declared=MIXED_FIGURES,
             score=self.weights(plan.groups).score(plan, reports, step),
             groups=use,
-            fits_runs=self.resolved.setting.memory_errors.own_rows if self.resolved.setting.memory_errors else 0,
+            fits_surest=self.resolved.setting.memory_errors.surest if self.resolved.setting.memory_errors else 1.0,
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": use[fullest.group].memory_bytes,

@@ -10,7 +10,6 @@ from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
-    NOT_AVAILABLE,
     Unit,
     byte_text,
     counted,
@@ -91,7 +90,7 @@ class ServingReport(SpaceReport):
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         best = answer.plans[0]
         return [
-            ("Against replicas of one GPU", _versus_replicas(answer)),
+            *_versus_replicas(answer),
             *_batch_facts(best, _load(answer)),
             *_limits(answer, best),
             *_interval_facts(best),
@@ -157,13 +156,12 @@ def _times(plan: RankedPlan) -> str:
     )
 
 
-def _versus_replicas(answer: Answer) -> str:
-    best, plain = answer.plans[0], answer.baselines["data_parallel"]
-    if plain is None:
-        return f"{NOT_AVAILABLE}: none fits{' and keeps the limits' if answer.setting.limits else ''}"
-    if plain.plan == best.plan:
-        return "the best plan is one"
-    return f"{plain.summary}: {_times(plain)}"
+def _versus_replicas(answer: Answer) -> list[tuple[str, str]]:
+    """Replicas of one GPU, where they fit, keep the limits and are not the best."""
+    plain = answer.baselines["data_parallel"]
+    if plain is None or plain.plan == answer.plans[0].plan:
+        return []
+    return [("One GPU each", f"{plain.summary}: {_times(plain)}")]
 
 
 def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:

@@ -301,7 +301,7 @@ def test_the_first_command_has_the_plan_file(command: str, typed: str) -> None:
         (
             "",
             ["optimize llama3-8b --gpus 8 --top 1 --export plan.yaml", "megatron"],
-            "or --to megatron-bridge, torchtitan; ",
+            "or --to megatron-bridge, torchtitan",
         ),
         (
             "--schedule zero_bubble --pp 2",
@@ -314,13 +314,12 @@ def test_the_first_command_has_the_plan_file(command: str, typed: str) -> None:
 def test_an_answer_says_what_to_type(options: str, commands: list[str], note: str, answer: Any) -> None:
     said = answer(*f"optimize llama3-8b --gpus 8 {options} --top 1 --width 400".split())
     lines = said[said.index("Next:") :].partition("\n\n")[0].splitlines()
-    first, *others = (line[11:].strip() for line in lines)
+    first, *others = (line[11:].strip() for line in "\n".join(lines).replace(" # ", "\n" + " " * 11).splitlines())
     assert commands[0] in first
     assert first.startswith("planner optimize llama3-8b --gpus 8 ")
     assert first.endswith(" --export plan.yaml")
-    assert others[:-1] == [f"planner export plan.yaml --to {target} -o run" for target in commands[1:]]
-    assert others[-1].startswith(note)
-    assert others[-1].endswith("'planner explain --plan plan.yaml' says where its time goes")
+    assert others[: len(commands) - 1] == [f"planner export plan.yaml --to {target} -o run" for target in commands[1:]]
+    assert " ".join(others[len(commands) - 1 :]).startswith(note)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +333,7 @@ def test_a_plan_that_no_target_writes_whole_is_asked_for_anew(typed: str, ending
     what = following(dataclasses.replace(found, setting=dataclasses.replace(found.setting, command_line=line)))
     assert isinstance(what, Commands)
     assert what.commands == (f"{line} {ending}", "planner export plan.yaml --to megatron -o run")
-    assert what.note.startswith("megatron leaves out schedule: --framework megatron-lm asks for plans that it runs; ")
+    assert what.note.startswith("megatron leaves out schedule: --framework megatron-lm asks for plans that it runs")
 
 
 def test_a_page_asks_for_no_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_the_answer_says_what_others_cost(answered: Any) -> None:
     assert "Fastest: 0.97 % faster (" in said
     assert "plan 2; --fastest names it first" in said
     plain, every = answered.baselines["data_parallel"], answered.baselines["data_parallel_all"]
-    for baseline, title in ((plain, "Data parallelism"), (every, "Data parallelism on all GPUs")):
+    for baseline, title in ((plain, "Data parallelism"), (every, "The same on all GPUs")):
         assert f"{title}: {worse_text(baseline.score / answered.best.score - 1.0)} slower" in said
     assert "within 5 % no plan was found that takes fewer GPUs" in said
     document = search_report(answered).data()
@@ -93,7 +93,7 @@ def test_the_answer_says_what_others_cost(answered: Any) -> None:
 def test_a_batch_without_so_many_parts_is_a_reason() -> None:
     found = optimize(dataclasses.replace(ASKED, batch=8))
     said = " ".join(plain_text(search_report(found).blocks(), None).split())
-    assert "Data parallelism on all GPUs: a batch of 8 has no 16 parts" in said
+    assert "The same on all GPUs: a batch of 8 has no 16 parts" in said
 
 
 def test_no_fewer_gpus_are_nearly_as_fast(answered: Any) -> None:

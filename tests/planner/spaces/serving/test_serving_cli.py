@@ -311,9 +311,9 @@ def test_rows_that_nobody_would_choose_are_left_out_and_counted(answer: Ask) -> 
     gaps = [plan["gap"] for plan in json.loads(answer(*question, "--json"))["plans"]]
     worse = sum(gap > 1.0 for gap in gaps)
     assert worse == 2
-    assert "2 more plans are left out: more than twice as bad as the first (--top 5 shows all)." in answer(*question)
+    assert "--top 5 shows 2 more plans." in answer(*question)
     shown = answer(*question, "--top", "5")
-    assert "left out" not in shown
+    assert "more plans" not in shown
     assert f"{len(gaps)}  tp 2, pp 4" in shown
 
 
@@ -332,7 +332,7 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
         assert words in text, words
     assert "slowest stage" not in text
     options = "sequences: --max-num-seqs, prompts per pass: --max-num-batched-tokens"
-    assert f"planner export plan.yaml --to vllm -o run {options}; " in " ".join(
+    assert f"planner export plan.yaml --to vllm -o run # {options}" in " ".join(
         answer(*question, "--framework", "vllm").split()
     )
     given = answer("optimize", "llama3-8b", "--mode", "inference", "--gpus", "2", "--pp", "2", "--prompt", "512")
