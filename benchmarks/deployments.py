@@ -61,9 +61,14 @@ class Served:
         return np.asarray(1.0 / (times[:, 0] + (self.output - 1.0) * times[:, 1]))
 
 
-def served(folder: Path) -> Served:
-    """Predict all rows with every overhead."""
-    rows = [row for row in read(table(folder, "serving_silicon")).rows if not row.flag("suspect")]
+def rows_of(folder: Path, *, apart: bool) -> list[Row]:
+    """Deployments whose prompts are read by GPUs of their own, or by those that decode."""
+    rows = read(table(folder, "serving_silicon")).rows
+    return [row for row in rows if not row.flag("suspect") and row.has("prefill_dp") == apart]
+
+
+def served(rows: Sequence[Row]) -> Served:
+    """Predict rows with every overhead."""
     found = {s: _times(rows, s) for s in OVERHEADS_S}
     kept = [n for n in range(len(rows)) if all(n in times for times in found.values())]
     chosen = [rows[n] for n in kept]
@@ -118,22 +123,23 @@ def in_order(rows: Served, predicted: FloatArray) -> tuple[float, int]:
     return float(np.mean(pairs)), len(pairs)
 
 
-def lines(rows: Served) -> list[str]:
+def lines(rows: Served, apart: Served) -> list[str]:
     """The table."""
     usual = ServingAssumptions().pass_overhead_s
     found = {
-        "this planner, nothing fitted": rows.predicted[usual],
-        **{f"one constant fitted, {by}s left out": left_out(rows, by) for by in rows.labels},
-        "one constant fitted, in sample": rows.predicted[FITTED_S],
+        "this planner, nothing fitted": (rows, rows.predicted[usual]),
+        **{f"one constant fitted, {by}s left out": (rows, left_out(rows, by)) for by in rows.labels},
+        "one constant fitted, in sample": (rows, rows.predicted[FITTED_S]),
+        "prefill and decode apart, with that constant": (apart, apart.predicted[FITTED_S]),
     }
     text = [
         "| predictions | rows | time per token: median, mean error | time to the first token | throughput per GPU | pairs in order |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
-    for words, predicted in found.items():
-        error = np.abs(predicted / rows.measured - 1.0)
-        rate = np.abs(rows.rate(predicted) / rows.rate(rows.measured) - 1.0)
-        share, count = in_order(rows, predicted)
+    for words, (scored, predicted) in found.items():
+        error = np.abs(predicted / scored.measured - 1.0)
+        rate = np.abs(scored.rate(predicted) / scored.rate(scored.measured) - 1.0)
+        share, count = in_order(scored, predicted)
         first, each = (f"{np.median(error[:, n]):.1%}, {np.mean(error[:, n]):.0%}" for n in (0, 1))
         text.append(
             f"| {words} | {len(rate)} deployments, AIConfigurator's silicon sample | {each} | {first} | {np.median(rate):.1%} | "
@@ -145,7 +151,8 @@ def lines(rows: Served) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the table, or write it."""
-    text = "\n".join(lines(served(measurements())))
+    shared, apart = (served(rows_of(measurements(), apart=apart)) for apart in (False, True))
+    text = "\n".join(lines(shared, apart))
     if "--write" in arguments:
         put(PAGE, BEGIN, text, END)
     else:

@@ -45,8 +45,12 @@ class FirstTokens:
 
 
 def first_tokens(folder: Path) -> FirstTokens:
-    """All rows of the folder's table that are scored."""
-    rows = [row for row in read(table(folder, "serving_silicon")).rows if not row.flag("suspect")]
+    """All rows of the folder's table that are scored, whose prompts are read by the GPUs that decode."""
+    rows = [
+        row
+        for row in read(table(folder, "serving_silicon")).rows
+        if not row.flag("suspect") and not row.has("prefill_dp")
+    ]
     found = [
         (row.text("framework"), row.text("model"), np.log(comparison.measured_s / comparison.predicted_s))
         for row, outcome in zip(rows, deployments.predict(rows, DEFAULT), strict=True)

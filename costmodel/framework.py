@@ -272,6 +272,16 @@ class Defaults:
         found = places if output is None else -(-places // output)
         return chunk, max(1, min(self.prefill_tokens // prompt, found))
 
+    def prefill_apart(self, prompt: int) -> tuple[int, int]:
+        """The same of a worker that only reads prompts: parts of a prompt that is longer than a pass, else as many prompts as a pass takes.
+
+        >>> engine = Defaults(prefill_tokens=8192)
+        >>> engine.prefill_apart(1000), engine.prefill_apart(20000), Defaults().prefill_apart(1000)
+        ((0, 8), (8192, 1), (0, 1))
+        """
+        chunk = self.prefill_tokens if 0 < self.prefill_tokens < prompt else 0
+        return chunk, max(1, self.prefill_tokens // prompt)
+
 
 # Costs of engines: fields of `ServingAssumptions`, which are made with a framework and so cannot be read here.
 SERVING_COSTS = frozenset({"pass_overhead_s"})

@@ -20,10 +20,8 @@ def deployment(row: Row) -> Cells:
     Raises
     ------
     Unreadable
-        No network of that name is known, or the phases have pools of their own.
+        No network of that name is known.
     """
-    if row.has("prefill_gpus") or row.text("mode").lower().startswith("dis"):
-        raise Unreadable("prefill and decode run on different devices")
     name = row.text("model_family").lower() or row.text("model")
     model = transformer_called(_SAME.get(name, name)) or transformer_called(row.text("model"))
     if model is None:
@@ -40,11 +38,22 @@ def deployment(row: Row) -> Cells:
         cells.put("precision", "w4a16")
     else:
         put_precision(row, cells, "bf16")
-    cells.counts(row, "gpus", "tp", "pp", "concurrency")
-    cells.put("dp", (row.count("gpus") or 1) // ((row.count("tp") or 1) * (row.count("pp") or 1)))
-    cells.put("ep", row.count("moe_ep"))
-    cells.put("etp", row.count("moe_tp"))
+    cells.counts(row, "gpus", "concurrency")
+    if row.has("prefill_gpus"):  # pools of workers, each with several replicas of the attention
+        _degrees(row, cells, "decode_", "", of_all="decode_gpus")
+        _degrees(row, cells, "prefill_", "prefill_", of_all="prefill_gpus")
+    else:
+        _degrees(row, cells, "", "", of_all="gpus")
     cells.put("prompt", row.count("isl"))
     cells.put("output", row.count("osl"))
     cells.numbers(row, "ttft_ms", "tpot_ms")
     return cells
+
+
+def _degrees(row: Row, cells: Cells, theirs: str, ours: str, *, of_all: str) -> None:
+    tp, pp = row.count(f"{theirs}tp"), row.count(f"{theirs}pp")
+    cells.put(f"{ours}tp", tp)
+    cells.put(f"{ours}pp", pp)
+    cells.put(f"{ours}dp", (row.count(of_all) or 1) // ((tp or 1) * (pp or 1)))
+    cells.put(f"{ours}ep", row.count(f"{theirs}moe_ep"))
+    cells.put(f"{ours}etp", row.count(f"{theirs}moe_tp"))

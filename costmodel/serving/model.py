@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
+from costmodel.serving.pools import prefill_memory, with_pools
 from costmodel.serving.queue import Reading, queue_s
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
@@ -93,6 +95,7 @@ class ServingModel:
     timer: ModuleTimer  # costs of modules
     assumptions: ServingAssumptions
     module_bytes: tuple[float, ...]  # weights of every kind of module
+    prefill_cluster: Cluster | None = None  # of workers that only read prompts, where they are other devices
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -137,6 +140,12 @@ class ServingModel:
         return self.assumptions.memory_utilisation * self.cluster.device.capacity_bytes
 
     @property
+    def prefill_memory_ratio(self) -> float:
+        """Memory of a device that only reads prompts over that of the others."""
+        cluster = self.prefill_cluster or self.cluster
+        return cluster.device.capacity_bytes / self.cluster.device.capacity_bytes
+
+    @property
     def token_elements(self) -> float:
         """Elements of one new token that go on from stage to stage."""
         positions = next(layer.input_shapes[0][1] for layer in self.workload.graph.layers if layer.block)
@@ -161,17 +170,39 @@ class ServingModel:
         -------
         ServingCosts
         """
-        layouts = self._stages(batch)
-        memory, stage = _memory(self, batch, layouts, _sizes(self, batch))
-        return ServingCosts(**_times(self, batch, layouts), **memory, stage=stage)
+        return ServingCosts(**self.times(batch), **self._filled(batch))
 
     def times(self, batch: ServingBatch) -> dict[str, FloatArray]:
         """Times and rates alone, by their names in `ServingCosts`."""
-        return _times(self, batch, self._stages(batch))
+        return with_pools(self, batch, lambda rows: _times(self, rows, self.layouts_of(rows)))
+
+    def passes(self, batch: ServingBatch, kinds: tuple[PassKeys, ...]) -> list[Pass]:
+        """Passes of each kind, of the replicas of every plan."""
+        return _passes(self, batch, self.layouts_of(batch), kinds)
+
+    def chunks(self, batch: ServingBatch) -> tuple[IntArray, IntArray]:
+        """New tokens of a prompt in a pass, and passes of a prompt."""
+        return _chunk(self, batch)
+
+    def memory(self, batch: ServingBatch) -> tuple[dict[str, FloatArray], IntArray]:
+        """Items of the fullest stage of a replica by their names in `ServingCosts`, and which stage it is."""
+        return _memory(self, batch, self.layouts_of(batch), _sizes(self, batch))
 
     def memory_bytes(self, batch: ServingBatch) -> FloatArray:
         """Memory of the fullest device alone, (n,)."""
-        return np.asarray(_memory(self, batch, self._stages(batch), _sizes(self, batch))[0]["memory_bytes"])
+        return np.asarray(self._filled(batch)["memory_bytes"])
+
+    def _filled(self, batch: ServingBatch) -> dict[str, Any]:
+        """What fills the fullest device of either pool, the more so for what it has."""
+        items, stage = self.memory(batch)
+        found: dict[str, Any] = {**items, "stage": stage}
+        rows = np.flatnonzero(batch.is_apart)
+        if len(rows):
+            pool, first = prefill_memory(self, batch.take(rows))
+            is_fuller = pool["memory_bytes"] / self.prefill_memory_ratio > found["memory_bytes"][rows]
+            for name, values in {**pool, "stage": first}.items():
+                found[name][rows[is_fuller]] = values[is_fuller]
+        return found
 
     def largest_batch(self, batch: ServingBatch, most: int, capacity_bytes: float) -> IntArray:
         """Most sequences per replica that fit with the other choices of each plan, up to ``most``; 0 where not even one does.
@@ -179,16 +210,32 @@ class ServingModel:
         Memory grows with the batch, so the largest is found by bisection.
         """
         low, high = np.zeros(len(batch), dtype=np.int64), np.full(len(batch), most, dtype=np.int64)
-        layouts, sizes = self._stages(batch), _sizes(self, batch)
+        layouts, sizes = self.layouts_of(batch), _sizes(self, batch)
         while np.any(low < high):
             middle = (low + high + 1) // 2
             places = np.maximum(middle, 1)
-            tried = replace(batch, max_batch=places, prefill_batch=np.minimum(batch.prefill_batch, places))
+            prompts = np.where(batch.is_apart, batch.prefill_batch, np.minimum(batch.prefill_batch, places))
+            tried = replace(batch, max_batch=places, prefill_batch=prompts)
             fits = _memory(self, tried, layouts, sizes)[0]["memory_bytes"] <= capacity_bytes
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        rows = np.flatnonzero(batch.is_apart)
+        if len(rows):
+            pool, _ = prefill_memory(self, batch.take(rows))
+            low[rows[pool["memory_bytes"] > capacity_bytes * self.prefill_memory_ratio]] = 0
         return low
 
-    def _stages(self, batch: ServingBatch) -> LayoutArrays:
+    def built_for(self, workload: ServingWorkload, cluster: Cluster) -> ServingModel:
+        """The same network for other requests on other devices; what is folded of it is kept."""
+        timer = replace(
+            self.timer,
+            workload=workload,
+            groups=GroupTimes(cluster=cluster),
+            device=replace(cluster.device, launch_overhead_s=self.assumptions.kernel_overhead_s),
+        )
+        return replace(self, workload=workload, cluster=cluster, timer=timer, prefill_cluster=None)
+
+    def layouts_of(self, batch: ServingBatch) -> LayoutArrays:
+        """Blocks of every stage of the replicas of every plan."""
         first, inverse = np.unique(batch.pp, return_inverse=True)
         return stack_layouts([self.layout(int(pp)) for pp in first]).take(inverse.reshape(-1))
 
@@ -197,7 +244,7 @@ class ServingModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
+class Pass:
     """One kind of pass of every plan, arrays (n,): through all stages by part, and on the slowest stage."""
 
     compute_s: FloatArray
@@ -229,9 +276,7 @@ def _keys(batch: ServingBatch, prompts: IntArray, chunk: IntArray, decodes: IntA
     return PassKeys(tp=batch.tp, ep=batch.ep, etp=batch.etp, prompts=prompts, chunk=chunk, decodes=decodes)
 
 
-def _passes(
-    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, kinds: tuple[PassKeys, ...]
-) -> list[_Pass]:
+def _passes(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, kinds: tuple[PassKeys, ...]) -> list[Pass]:
     """Time several kinds of passes of every plan; one table has the rows of all, since most of its cost does not depend on their number."""
     together = PassKeys.joined(kinds)
     first, inverse = combined(*(getattr(together, item.name) for item in fields(PassKeys)))
@@ -248,7 +293,7 @@ def _passes(
         host = np.full(len(batch), model.assumptions.pass_overhead_s)
         slowest = np.max(stages, axis=1) + transfer + host
         found.append(
-            _Pass(compute_s=compute, tp_s=tp, ep_s=ep, pp_s=pp, host_s=host, slowest_s=slowest, expert_s=expert)
+            Pass(compute_s=compute, tp_s=tp, ep_s=ep, pp_s=pp, host_s=host, slowest_s=slowest, expert_s=expert)
         )
     return found
 
@@ -262,7 +307,8 @@ def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> Flo
 
 def _is_mixed(model: ServingModel, batch: ServingBatch) -> BoolArray:
     """Whether chunks of prompts travel with the tokens of the sequences being decoded; whole prompts travel alone."""
-    return np.asarray((batch.prefill_chunk > 0) & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
+    is_chunked = (batch.prefill_chunk > 0) & ~batch.is_apart
+    return np.asarray(is_chunked & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
 
 
 def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
@@ -318,6 +364,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
         "total_tokens_per_s": rate * work.most_context,
         "decode_pass_s": decode.through_s if passes else np.zeros(len(batch)),
         **parts,
+        "transfer_s": np.zeros(len(batch)),
         "waiting_s": np.maximum(tpot - sum(parts.values()), 0.0),
         "queue_s": queue,
         **last,
@@ -326,7 +373,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
 
 
 def _cycle_s(
-    model: ServingModel, batch: ServingBatch, decode: _Pass, prefill: _Pass, ttft_s: FloatArray, reading: Reading
+    model: ServingModel, batch: ServingBatch, decode: Pass, prefill: Pass, ttft_s: FloatArray, reading: Reading
 ) -> tuple[FloatArray, FloatArray]:
     """Time in which every place of a replica serves one request, and what of it a prompt waits where all passes read.
 
@@ -351,9 +398,7 @@ def _cycle_s(
     return cycle, np.where(always_reads, np.maximum(cycle - rounds * with_prompts - ttft_s, 0.0), 0.0)
 
 
-def _waiting_s(
-    batch: ServingBatch, decode: _Pass, prefill: _Pass, reading: FloatArray, passes: FloatArray
-) -> FloatArray:
+def _waiting_s(batch: ServingBatch, decode: Pass, prefill: Pass, reading: FloatArray, passes: FloatArray) -> FloatArray:
     """Time of a cycle in which replicas wait for others that read prompts, which share experts and so run pass by pass with them.
 
     A share p of the passes of a replica reads prompts. Where each of R replicas does so when a place of its own is free, none reads in
@@ -386,10 +431,11 @@ def _memory(
     """Items of the fullest stage, and which it is."""
     modules = layouts.rank_modules
     chunk, _ = _chunk(model, batch)
-    chunked = batch.prefill_chunk > 0
-    beside = np.where(chunked & (batch.max_batch > 1), batch.group_batch, 0)
-    rows = np.maximum(batch.prefill_batch * chunk + beside, batch.group_batch)
-    answers = np.maximum(batch.prefill_batch + beside, batch.group_batch)
+    beside = np.where(_is_mixed(model, batch), batch.group_batch, 0)
+    # Replicas whose prompts others read have none in their passes.
+    prompts = np.where(batch.is_apart, 0, batch.prefill_batch)
+    rows = np.maximum(prompts * chunk + beside, batch.group_batch)
+    answers = np.maximum(prompts + beside, batch.group_batch)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
     sequence = weigh(modules, sizes.cache_bytes)
     between = np.where(batch.pp > 1, 2.0 * rows * model.token_elements * model.workload.precision.activation_bytes, 0.0)
@@ -446,7 +492,8 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
         assumptions=assumptions,
         device=replace(cluster.device, launch_overhead_s=overhead_s),
     )
-    return replace(model, cluster=cluster, timer=timer, assumptions=assumptions)
+    apart = model.prefill_cluster and cluster_with(model.prefill_cluster, values)
+    return replace(model, cluster=cluster, prefill_cluster=apart, timer=timer, assumptions=assumptions)
 
 
 def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ One documented predicate per rule says what makes a plan legal. Those of degrees
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -62,6 +62,12 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     part("tpot_s", "decode_host_s", "waiting for the host", "What a decoding pass waits for the host."),
     part(
         "tpot_s",
+        "transfer_s",
+        "waiting for the prompt's cache",
+        "Waiting for the cache of the prompt to come from the workers that read it, spread over the tokens after the first.",
+    ),
+    part(
+        "tpot_s",
         "waiting_s",
         "waiting for prompts of others and for the slowest stage",
         "Waiting for the prompts of others and for the slowest stage.",
@@ -91,14 +97,17 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
 class ServingPlan:
     """One way to serve; the defaults are one worker and one sequence.
 
-    ``workers = tp pp dp``. Routed experts live on ``ep etp`` ranks: those of one stage of one replica (``ep etp = tp``), or of several
-    replicas, which then run in step and share them.
+    ``workers = tp pp dp + prefill_tp prefill_pp prefill_dp``. With ``prefill_dp`` above 0 those workers read all prompts, in passes of
+    ``prefill_batch`` and ``prefill_chunk``, and the replicas make the other tokens (`costmodel.serving.pools`). Routed experts live on
+    ``ep etp`` ranks: those of one stage of one replica (``ep etp = tp``), or of several replicas, which then run in step and share them.
 
     Examples
     --------
     >>> plan = ServingPlan(tp=8, pp=2, dp=4, max_batch=64)
     >>> plan.workers, plan.concurrency, plan.groups, plan.group_batch
     (64, 256, 2, 32)
+    >>> ServingPlan(tp=4, dp=2, max_batch=64, prefill_dp=2, prefill_tp=2).workers
+    12
     """
 
     tp: int = setting(1, "Tensor parallel degree.")
@@ -111,11 +120,16 @@ class ServingPlan:
         0, "Tokens of a prompt per pass, beside the decoding; 0: whole prompts.", least=0, most=10**8
     )
     prefill_batch: int = setting(1, "Prompts per pass at most.")
+    prefill_dp: int = setting(0, "Workers that read prompts and nothing else; 0: replicas read their own.", least=0)
+    prefill_tp: int = setting(1, "Tensor parallel degree of each of them.")
+    prefill_pp: int = setting(1, "Pipeline stages of each of them.")
+    prefill_ep: int = setting(1, "Expert parallel degree of theirs.")
+    prefill_etp: int = setting(1, "Tensor parallel degree inside an expert of theirs.")
 
     @property
     def workers(self) -> int:
-        """Devices in use."""
-        return self.tp * self.pp * self.dp
+        """Devices in use, of both pools."""
+        return self.tp * self.pp * self.dp + self.prefill_tp * self.prefill_pp * self.prefill_dp
 
     @property
     def concurrency(self) -> int:
@@ -145,8 +159,19 @@ class ServingBatch(PlanBatch[ServingPlan]):
 
     @property
     def workers(self) -> IntArray:
-        """Devices in use."""
-        return self.tp * self.pp * self.dp
+        """Devices in use, of both pools."""
+        return np.asarray(self.tp * self.pp * self.dp + self.prefill_tp * self.prefill_pp * self.prefill_dp)
+
+    @property
+    def is_apart(self) -> BoolArray:
+        """Whether workers of their own read the prompts."""
+        return np.asarray(self.prefill_dp > 0)
+
+    def prefill_pool(self, held: IntArray) -> ServingBatch:
+        """The workers that read prompts, as plans of their own that hold so many prompts each."""
+        own = {name.removeprefix("prefill_"): getattr(self, name) for name in POOL_SETTINGS}
+        neutral = {name: np.full(len(self), self.settings()[name].default) for name in POOL_SETTINGS}
+        return replace(self, **own, **neutral, max_batch=held)
 
     @property
     def groups(self) -> IntArray:
@@ -264,9 +289,9 @@ SERVING_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="prefill-batch",
-        fields=("max_batch", "prefill_batch"),
+        fields=("max_batch", "prefill_batch", "prefill_dp"),
         doc="a pass reads no more prompts than a replica has places",
-        test=lambda s, c: c["prefill_batch"] <= c["max_batch"],  # noqa: ARG005
+        test=lambda s, c: (c["prefill_batch"] <= c["max_batch"]) | (c["prefill_dp"] > 0),  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
             f"prefill batch {v['prefill_batch']} is more than the {v['max_batch']} sequences of a replica (max batch)"
         ),
@@ -274,18 +299,57 @@ SERVING_RULES: tuple[Rule, ...] = (
 )
 
 
+_OF_POOL = ("prefill_tp", "prefill_pp", "prefill_ep", "prefill_etp")
+# Settings of the workers that only read prompts.
+POOL_SETTINGS: tuple[str, ...] = ("prefill_dp", *_OF_POOL)
+# Rules of who reads the prompts.
+POOL_RULES: tuple[Rule, ...] = (
+    Rule(
+        name="prefill-pool",
+        fields=POOL_SETTINGS,
+        doc="only a plan with workers that read prompts (prefill dp) says how they do",
+        test=lambda s, c: (c["prefill_dp"] > 0) | np.all([c[n] == 1 for n in _OF_POOL], axis=0),  # noqa: ARG005
+        message=lambda s, v: "prefill tp, pp, ep and etp need workers that read prompts: prefill dp of 1 or more",  # noqa: ARG005
+    ),
+    Rule(
+        name="pool-encoder",
+        fields=("prefill_dp",),
+        doc="a network with an encoder reads prompts where it writes",
+        test=lambda s, c: (c["prefill_dp"] == 0) | (not s.has_encoder),
+        message=lambda s, v: "a network with an encoder reads prompts where it writes: prefill dp 0",  # noqa: ARG005
+    ),
+)
+
+
+def _broken(shape: NetworkShape, batch: ServingBatch) -> list[tuple[str, Rule, BoolArray]]:
+    """Every rule, with a word for the workers that it is about, and where it is broken."""
+    one = np.ones(len(batch), dtype=np.int64)
+    columns = {**batch.columns(), "vpp": one}
+    pool = {**batch.prefill_pool(batch.prefill_batch).columns(), "vpp": one}
+    return [
+        *(("", rule, np.asarray(~np.asarray(rule.test(shape, columns)))) for rule in (*SERVING_RULES, *POOL_RULES)),
+        *((_READERS, rule, ~np.asarray(rule.test(shape, pool)) & batch.is_apart) for rule in SERVING_RULES),
+    ]
+
+
+_READERS = "prefill workers: "
+
+
 def is_legal(shape: NetworkShape, batch: ServingBatch) -> BoolArray:
     """Whether plans break no rule."""
-    columns = {**batch.columns(), "vpp": np.ones_like(batch.tp)}
-    return np.asarray(np.logical_and.reduce([np.asarray(rule.test(shape, columns)) for rule in SERVING_RULES]))
+    return np.asarray(~np.logical_or.reduce([where for _, _, where in _broken(shape, batch)]))
 
 
 def broken_serving_rules(shape: NetworkShape, plan: ServingPlan) -> list[str]:
     """What is wrong with a plan, one sentence per rule that it breaks."""
-    batch = ServingBatch.from_plans([plan])
-    columns = {**batch.columns(), "vpp": np.ones_like(batch.tp)}
-    positive = all(int(column[0]) >= 1 for name, column in columns.items() if name != "prefill_chunk")
-    if not positive or plan.prefill_chunk < 0:
+    least = {name: item.metadata["least"] for name, item in ServingBatch.settings().items()}
+    if any(getattr(plan, name) < bound for name, bound in least.items()):
         return ["every degree and batch must be at least 1"]  # the other rules divide by them
-    values: Mapping[str, int] = {name: int(column[0]) for name, column in columns.items()}
-    return [rule.message(shape, values) for rule in SERVING_RULES if not bool(np.all(rule.test(shape, columns)))]
+    batch = ServingBatch.from_plans([plan])
+    of = {"": batch, _READERS: batch.prefill_pool(batch.prefill_batch)}
+    return [
+        words
+        + rule.message(shape, {"vpp": 1, **{name: int(column[0]) for name, column in of[words].columns().items()}})
+        for words, rule, where in _broken(shape, batch)
+        if where[0]
+    ]

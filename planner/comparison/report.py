@@ -43,7 +43,8 @@ _CAUSES = {
     "decode_ep_s": ("ep", "etp"),
     "decode_pp_s": ("pp",),
     "decode_host_s": (),
-    "waiting_s": ("max_batch", "prefill_chunk", "prefill_batch", "dp"),
+    "transfer_s": ("prefill_dp", "prefill_tp", "prefill_pp", "tp", "pp"),
+    "waiting_s": ("prefill_dp", "max_batch", "prefill_chunk", "prefill_batch", "dp"),
 }
 # What is asked that bears on every term, on what devices compute, on what networks carry, and on the update; the most important first.
 _ASKED = ("model", "sequence length", "documents", "adapters")

@@ -264,5 +264,8 @@ class ServingJob(_AnyJob):
     @property
     def in_effect(self) -> list[str]:
         """As of `Job`."""
+        from costmodel.serving.plan import POOL_SETTINGS  # most plans are for training
+
         left_out = {*(() if self.plan.pp > 1 else ("stages",)), *(() if self.has_experts else ("ep", "etp"))}
+        left_out |= set() if self.plan.prefill_dp else set(POOL_SETTINGS)
         return [name for name in serving_settings() if name not in left_out]

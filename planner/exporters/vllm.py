@@ -11,6 +11,7 @@ Three ways to start, by what the experts and the nodes allow:
 from __future__ import annotations
 
 from costmodel.precision import PRECISIONS
+from costmodel.serving.plan import POOL_SETTINGS
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
@@ -31,6 +32,7 @@ FIELDS = {
     "max_batch": "--max-num-seqs",
     "prefill_chunk": "--max-num-batched-tokens; -: whole prompts in passes of their own",
     "prefill_batch": "--max-num-batched-tokens",
+    **dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own"),
     "precision": "--dtype, --quantization fp8",
     "kv_precision": "--kv-cache-dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max-model-len, with output_tokens",
@@ -61,6 +63,8 @@ def _replica_devices(job: ServingJob) -> int:
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that vLLM cannot start."""
+    if job.plan.prefill_dp:
+        return ["prompts read by workers of their own: no servers of two kinds and no proxy between them are written"]
     problems, capacity = [], job.nodes.capacity
     devices = _replica_devices(job)
     server = devices * _replicas_per_server(job)

@@ -375,6 +375,15 @@ _ALL = (
     _count(
         "concurrency", "requests in flight in the whole deployment: as one is answered, the next is sent", most=10**7
     ),
+    _count(
+        "prefill_dp", "workers that only read prompts; `tp`, `pp`, `ep`, `etp`, `dp` are then of the others", "none"
+    ),
+    _count("prefill_tp", "tensor parallel degree of each of them", "1"),
+    _count("prefill_pp", "pipeline stages of each of them", "1"),
+    _count("prefill_ep", "expert parallel degree of theirs", "1"),
+    _count(
+        "prefill_etp", "tensor parallel degree inside an expert of theirs", "what `prefill_ep` leaves of `prefill_tp`"
+    ),
     # what was measured
     _time("step_time_ms", "a step"),
     _number_of("tokens_per_s_per_gpu", "tokens/s", "throughput of one device"),

@@ -94,11 +94,17 @@ def _plan(
     >>> _plan(row, Framework(name=""), 8, (1000, 100), 64, has_experts=True)
     ServingPlan(tp=2, pp=1, ep=1, etp=2, dp=4, max_batch=16, prefill_chunk=0, prefill_batch=1)
     """
-    tp, pp, cp, dp = degrees_of(row, node)
+    readers = _readers(row, has_experts=has_experts)
+    read_on = readers.get("prefill_dp", 0) * readers.get("prefill_tp", 1) * readers.get("prefill_pp", 1)
+    tp, pp, cp, dp = degrees_of(row, node, read_on)
     if cp > 1:
         raise RowSkipped("context parallelism of served networks is not modelled")
     ep, places = row.count("ep") or 1, -(-concurrency // dp)
-    chunk, together = framework.defaults.prefill(lengths[0], places, lengths[1])
+    chunk, together = (
+        framework.defaults.prefill_apart(lengths[0])
+        if readers
+        else framework.defaults.prefill(lengths[0], places, lengths[1])
+    )
     return ServingPlan(
         tp=tp,
         pp=pp,
@@ -108,7 +114,19 @@ def _plan(
         max_batch=places,
         prefill_chunk=chunk,
         prefill_batch=together,
+        **readers,
     )
+
+
+def _readers(row: Row, *, has_experts: bool) -> dict[str, int]:
+    """The workers that only read prompts, where there are any."""
+    count, tp = row.count("prefill_dp"), row.count("prefill_tp") or 1
+    if count is None:
+        return {}
+    ep = row.count("prefill_ep") or 1
+    etp = row.count("prefill_etp") or (max(tp // ep, 1) if has_experts else 1)
+    found = {"dp": count, "tp": tp, "pp": row.count("prefill_pp") or 1, "ep": ep, "etp": etp}
+    return {f"prefill_{name}": degree for name, degree in found.items()}
 
 
 def _outcome(row: Row, preset: Preset) -> Outcome:

@@ -108,8 +108,8 @@ class ImpossiblePlan(RowSkipped):
     """The numbers of a row contradict one another: right where the run failed, else a row that cannot be scored."""
 
 
-def degrees_of(row: Row, node: int = 0) -> tuple[int, int, int, int]:
-    """tp, pp, cp, dp; they multiply to the devices.
+def degrees_of(row: Row, node: int = 0, others: int = 0) -> tuple[int, int, int, int]:
+    """tp, pp, cp, dp; they multiply to the devices, but for ``others`` that do something else.
 
     Parameters
     ----------
@@ -126,6 +126,7 @@ def degrees_of(row: Row, node: int = 0) -> tuple[int, int, int, int]:
     """
     tp, pp, cp, dp = (row.count(name) for name in ("tp", "pp", "cp", "dp"))
     gpus = devices_of(row, node) if dp is None else row.count("gpus")
+    gpus = None if gpus is None else gpus - others
     if gpus is None or gpus != dp:  # where every device is a replica, nothing is left open
         tp = tp or row.default("tp", 1)
         pp = pp or row.default("pp", 1)

@@ -36,7 +36,8 @@ A plan over several groups of devices has ``mixed`` instead: pipelines, each wit
             - {group: v100-32gb, tp: 2, blocks: 17}
             - {group: a100-80gb, tp: 1, blocks: 23, recompute: full, recompute_blocks: 2}
 
-A way to serve has ``serving`` instead; its ``workers`` are tp x pp x dp, its ``global_batch`` dp x max_batch::
+A way to serve has ``serving`` instead; its ``workers`` are tp x pp x dp and those that only read prompts,
+its ``global_batch`` is dp x max_batch::
 
     mode: inference
     workers: 16

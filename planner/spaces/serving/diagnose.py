@@ -54,7 +54,12 @@ class ServingDiagnosis(Diagnosis):
     def reason(self, fixed: MeshRestriction) -> str:
         most = self.settings.max_workers
         least = {field: bounds.least for field, bounds in fixed.degrees.items()}
-        left: dict[str, Sequence[int]] = {"vpp": (1,), "dp": range(1, most + 1), "prefill_chunk": (0, *_SIZES)}
+        left: dict[str, Sequence[int]] = {
+            "vpp": (1,),
+            "dp": range(1, most + 1),
+            "prefill_chunk": (0, *_SIZES),
+            "prefill_dp": (0,),
+        }
         left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
         problems = too_many_gpus(least, most)
         return "; ".join(problems) or reason_of_rules(SERVING_RULES, self.space.shape, fixed, most, left)

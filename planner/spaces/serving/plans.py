@@ -27,15 +27,19 @@ def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) ->
     'one GPU, 1 sequence'
     >>> serving_plan_in_words(ServingPlan(tp=1, ep=8, dp=8, max_batch=4, prefill_batch=2))
     'ep 8, 8 replicas, 4 sequences each, 2 prompts per pass'
+    >>> serving_plan_in_words(ServingPlan(tp=8, dp=3, max_batch=64, prefill_dp=2, prefill_tp=4))
+    '2 x tp 4 prefill, 3 x tp 8 decode, 64 sequences each'
     """
-    words = [f"{name} {degree}" for name, degree in (("tp", plan.tp), ("pp", plan.pp)) if degree > 1]
-    if plan.ep > 1:
-        words.append(f"ep {plan.ep}" + (f" (etp {plan.etp})" if plan.etp > 1 else ""))
-    if plan.dp > 1:
+    words = _degrees(plan.tp, plan.pp, plan.ep, plan.etp)
+    if plan.prefill_dp:
+        readers = _degrees(plan.prefill_tp, plan.prefill_pp, plan.prefill_ep, plan.prefill_etp)
+        pools = ((plan.prefill_dp, readers, "prefill"), (plan.dp, words, "decode"))
+        words = [f"{count} x {' '.join(degrees or ['one GPU'])} {does}" for count, degrees, does in pools]
+    elif plan.dp > 1:
         words.append(f"{plan.dp} replicas")
     sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
     words = [*(words or ["one GPU"]), sequences]
-    if plan.prefill_chunk >= prompt_tokens:
+    if plan.prefill_chunk >= prompt_tokens and not plan.prefill_dp:
         words.append("prompts whole beside decoding")
     elif plan.prefill_chunk:
         words.append(f"prompts in chunks of {plan.prefill_chunk}")
@@ -44,20 +48,37 @@ def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) ->
     return ", ".join(words)
 
 
+def _degrees(tp: int, pp: int, ep: int, etp: int) -> list[str]:
+    """Degrees of a worker in words; none where they are neutral."""
+    words = [f"{name} {degree}" for name, degree in (("tp", tp), ("pp", pp)) if degree > 1]
+    return [*words, f"ep {ep}" + (f" (etp {etp})" if etp > 1 else "")] if ep > 1 else words
+
+
 def family_of_serving_plan(plan: ServingPlan) -> str:
     """Name the parallel dimensions in use, joined by ``+``.
 
     >>> family_of_serving_plan(ServingPlan(tp=8, dp=2)), family_of_serving_plan(ServingPlan())
     ('tensor+replicas', 'one-device')
+    >>> family_of_serving_plan(ServingPlan(tp=8, prefill_dp=2, prefill_tp=4))
+    'disaggregated+tensor'
     """
-    used = {"tensor": plan.tp > 1, "expert": plan.ep > 1, "pipeline": plan.pp > 1, "replicas": plan.dp > 1}
+    used = {
+        "disaggregated": plan.prefill_dp > 0,
+        "tensor": plan.tp > 1,
+        "expert": plan.ep > 1,
+        "pipeline": plan.pp > 1,
+        "replicas": plan.dp > 1,
+    }
     return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
 
 
 def read_plan(document: PlanDocument, space: ServingPlanSpace, problems: PlanProblems) -> ServingPlan:
     """Read the plan of a document, and note what contradicts itself, its network and the rules of serving."""
     plan = ServingPlan(**{name: getattr(document.serving, name) for name in _FIELDS})
-    problems.check_workers(plan.workers, f"the plan has tp {plan.tp} x pp {plan.pp} x dp {plan.dp} = {plan.workers}")
+    product = f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp}"
+    if plan.prefill_dp:
+        product += f" + prefill {plan.prefill_tp} x {plan.prefill_pp} x {plan.prefill_dp}"
+    problems.check_workers(plan.workers, f"the plan has {product} = {plan.workers}")
     if plan.concurrency != document.global_batch:
         words = f"dp {plan.dp} x max_batch {plan.max_batch} = {plan.concurrency} sequences"
         problems.note(("global_batch",), f"is {document.global_batch}, but the plan holds {words}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import schedule_of
-from costmodel.serving.plan import ServingPlan
+from costmodel.serving.plan import POOL_SETTINGS, ServingPlan
 from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
 from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, Account, serving_settings, settings_in_effect
@@ -355,7 +355,12 @@ SERVED: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_field_of_serving_has_a_pair() -> None:
-    assert set(SERVED) == {item.name for item in dataclasses.fields(ServingPlan)}
+    assert {*SERVED, *POOL_SETTINGS} == {item.name for item in dataclasses.fields(ServingPlan)}
+
+
+def test_workers_that_only_read_prompts_are_refused() -> None:
+    with pytest.raises(UsageError, match="read by workers of their own"):
+        make_export(serving_job(ServingPlan(prefill_dp=1)), "vllm")
 
 
 @pytest.mark.parametrize("field", sorted(SERVED))

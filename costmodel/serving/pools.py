@@ -1,0 +1,264 @@
+"""Plans whose prompts are read by workers of their own (disaggregated serving): what their passes and transfers take.
+
+A plan with ``prefill_dp`` of 1 or more has two pools. Prefill workers read prompts, whole or in pieces, and nothing else. The replicas
+decode them, and no pass of theirs reads a prompt. `costmodel.serving.stations` says what follows from how long each step takes.
+
+The first token comes out of the prefill pool, as with TensorRT-LLM (which streams the answer of the context server first). SGLang sends it
+with the cache, and a proxy in front of vLLM takes it from the replica: a transfer later, and a transfer and a pass.
+
+The cache of a prompt
+---------------------
+A rank of a replica needs the keys and values of its heads and its layers: R bytes on the fullest stage. All ranks of a replica need A
+bytes; each rank of latent attention needs those of all heads. In a prefill worker with t ranks per stage, ``min(t, max(shards, tp))`` of
+them send: tp are the ranks of the replica's stage, and shards the parts that the heads are really in, 1 for latent attention, at most the
+heads of keys and values elsewhere. Every rank has one link, of the level that joins all workers of the plan:
+
+    sent = A / (senders x prefill stages)        transfer = time(max(R, sent (1 + P) / 2))
+
+The P prompts of a pass leave together, so that a prompt waits for half of the others. Nothing of it is hidden behind the prompt's own
+pass: vLLM's replicas fetch the cache of a prompt that has been read (nixl_connector.py). SGLang sends each piece behind its own pass
+(disaggregation/prefill.py, send_kv_chunk), so that of a prompt in pieces only the last one is late; here all are. It stops no pass of
+others (NVIDIA Dynamo, Disaggregated Serving: "the KV transfer is non-blocking"), and links carry no more caches than their bandwidth
+allows.
+
+Memory
+------
+A prefill worker holds the prompts of the passes in its stages and of one more pass, which have not been fetched yet: P (pp + 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.mesh.stages import weigh
+from costmodel.serving.plan import ServingBatch
+from costmodel.serving.stations import Stations, TokenTimes, solve
+from costmodel.serving.tables import PassKeys
+
+if TYPE_CHECKING:
+    from costmodel.serving.model import Pass, ServingModel
+
+Figures = dict[str, FloatArray]
+_PARTS = ("compute_s", "tp_s", "ep_s", "pp_s", "host_s")
+
+
+def reader_of(model: ServingModel) -> ServingModel:
+    """The cost model of the workers that read prompts: their devices, and no cache for answers."""
+    workload = replace(model.workload, output_tokens=1)
+    if model.prefill_cluster is None:
+        return replace(model, workload=workload, timer=replace(model.timer, workload=workload))
+    return model.built_for(workload, model.prefill_cluster)
+
+
+def held_prompts(batch: ServingBatch) -> IntArray:
+    """Prompts whose cache a prefill worker has at most: those of the passes in its stages, and of one that waits to be fetched."""
+    return np.asarray(batch.prefill_batch * (batch.prefill_pp + 1))
+
+
+def prefill_memory(model: ServingModel, batch: ServingBatch) -> tuple[Figures, IntArray]:
+    """Memory of the fullest device of the prefill pool, as `ServingModel.memory` says it."""
+    return reader_of(model).memory(batch.prefill_pool(held_prompts(batch)))
+
+
+def with_pools(model: ServingModel, batch: ServingBatch, shared: Callable[[ServingBatch], Figures]) -> Figures:
+    """Times of plans of both kinds: ``shared`` has those of plans whose replicas read prompts themselves."""
+    apart = batch.is_apart
+    if not apart.any():
+        return shared(batch)
+    times = pool_times(model, batch.take(np.flatnonzero(apart)))
+    if apart.all():
+        return times
+    both = {name: np.zeros(len(batch)) for name in times}
+    for rows, found in ((apart, times), (~apart, shared(batch.take(np.flatnonzero(~apart))))):
+        for name, values in found.items():
+            both[name][rows] = values
+    return both
+
+
+# -- what reading prompts takes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefills:
+    """Passes of prefill workers, arrays (n,): one with a prompt, what each further prompt adds, and the passes of a prompt."""
+
+    first: Pass
+    added: Pass
+    pieces: IntArray
+
+    @classmethod
+    def of(cls, model: ServingModel, batch: ServingBatch) -> Prefills:
+        """Of the prefill pool of every plan."""
+        reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
+        chunk, pieces = reader.chunks(pool)
+        one = np.ones_like(chunk)
+        kinds = tuple(
+            PassKeys(tp=pool.tp, ep=pool.ep, etp=pool.etp, prompts=prompts, chunk=chunk, decodes=0 * one)
+            for prompts in (one, pool.prefill_batch)
+        )
+        first, full = reader.passes(pool, kinds)
+        more = np.maximum(pool.prefill_batch - 1, 1)
+        names = [item.name for item in fields(first)]
+        added = replace(
+            first, **{name: np.maximum(getattr(full, name) - getattr(first, name), 0.0) / more for name in names}
+        )
+        return cls(first=first, added=added, pieces=pieces)
+
+    def at(self, prompts: FloatArray, name: str) -> FloatArray:
+        """A part of a pass with so many prompts, not a whole number."""
+        return np.asarray(getattr(self.first, name) + (prompts - 1.0) * getattr(self.added, name))
+
+    def busy_s(self, of: Pass) -> FloatArray:
+        """How long all pieces keep a worker busy."""
+        return np.asarray(self.pieces * of.slowest_s)
+
+    def through_s(self, of: Pass) -> FloatArray:
+        """How long they take through all stages."""
+        return np.asarray(of.through_s + (self.pieces - 1) * of.slowest_s)
+
+
+# -- what tokens take ---------------------------------------------------------------------------------------------------
+
+
+def _sequence_knots(most: int) -> IntArray:
+    """Numbers of sequences for which passes are timed, three or fewer per doubling; at least two.
+
+    >>> _sequence_knots(20).tolist()
+    [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    """
+    numbers = [1, 2]
+    while numbers[-1] < most:
+        numbers += [3 * numbers[-1] // 2, 2 * numbers[-1]] if numbers[-1] & (numbers[-1] - 1) == 0 else []
+    return np.array([n for k, n in enumerate(numbers) if k < 2 or numbers[k - 1] < most], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decodes:
+    """Decoding passes of replicas of several kinds, by how many sequences they have, (m, k)."""
+
+    sequences: FloatArray
+    token_s: FloatArray  # of a sequence: a pass through all stages, or one of every group through the slowest
+    parts: dict[str, FloatArray]
+    row: IntArray  # kind of each plan
+
+    @classmethod
+    def of(cls, model: ServingModel, batch: ServingBatch) -> Decodes:
+        """Of the replicas of every plan."""
+        first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp)
+        numbers = _sequence_knots(int(batch.max_batch.max()))
+        each = batch.take(np.repeat(first, len(numbers)))
+        each = replace(each, max_batch=np.tile(numbers, len(first)))
+        none = np.zeros_like(each.tp)
+        keys = PassKeys(tp=each.tp, ep=each.ep, etp=each.etp, prompts=none, chunk=none, decodes=each.group_batch)
+        (found,) = model.passes(each, (keys,))
+        shape = (len(first), len(numbers))
+        token_s = np.maximum(found.through_s, each.groups * found.slowest_s)
+        return cls(
+            sequences=numbers.astype(np.float64),
+            token_s=token_s.reshape(shape),
+            parts={name: getattr(found, name).reshape(shape) for name in _PARTS},
+            row=row,
+        )
+
+    def tokens(self, table: FloatArray) -> TokenTimes:
+        """A column as a function of the sequences."""
+        return TokenTimes(sequences=self.sequences, token_s=table)
+
+
+# -- transfers ----------------------------------------------------------------------------------------------------------
+
+
+def transfers(model: ServingModel, batch: ServingBatch) -> tuple[FloatArray, FloatArray]:
+    """Seconds until the cache of a prompt has arrived, and prompts per second whose caches the links carry."""
+    reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
+    kept, alone = (_cache_bytes(reader, tp) for tp in (batch.tp, np.ones_like(batch.tp)))
+    there = _cache_bytes(reader, pool.tp)
+    layouts = reader.layouts_of(batch)
+    received = np.max(np.where(layouts.rank_first >= 0, weigh(layouts.rank_modules, kept), 0.0), axis=1)
+    counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
+    shards = np.round(alone @ counts / np.maximum(there @ counts, 1.0))
+    senders = np.minimum(pool.tp, np.maximum(shards, batch.tp)) * pool.pp
+    sent = batch.tp * (kept @ counts) / senders
+    half = -(-batch.workers // 2)  # a pair so far apart covers all workers
+
+    links = model.timer.groups
+    pair = links.find(np.full_like(batch.tp, 2), half, np.zeros_like(half))
+
+    def over_links_s(message: FloatArray) -> FloatArray:
+        return np.asarray(links.time_s("point_to_point", pair, message))
+
+    seconds = over_links_s(np.maximum(received, sent * (1.0 + batch.prefill_batch) / 2.0))
+    carried = np.minimum(pool.dp / over_links_s(sent), batch.dp / over_links_s(received))
+    passes = model.workload.decode_passes
+    return (seconds, carried) if passes else (0.0 * seconds, np.full(len(batch), np.inf))
+
+
+def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
+    """Cache of a prompt that a rank keeps of every kind of module, (n, K)."""
+    one = np.ones_like(tp)
+    return model.timer.sizes(PassKeys(tp=tp, ep=tp, etp=one, prompts=0 * one, chunk=0 * one, decodes=one)).cache_bytes
+
+
+# -- both together ------------------------------------------------------------------------------------------------------
+
+
+def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, decodes: Decodes) -> Stations:
+    """Plans as two stations."""
+    pool, real = batch.prefill_pool(batch.prefill_batch), np.float64
+    transfer_s, links_per_s = transfers(model, batch)
+    return Stations(
+        in_flight=(batch.dp * batch.max_batch).astype(real),
+        groups=pool.dp / pool.sharing,
+        together=pool.sharing.astype(real),
+        most=(pool.sharing * batch.prefill_batch).astype(real),
+        one_s=prefills.busy_s(prefills.first),
+        added_s=prefills.busy_s(prefills.added),
+        through_s=prefills.through_s(prefills.first),
+        through_added_s=prefills.through_s(prefills.added),
+        transfer_s=transfer_s,
+        links_per_s=links_per_s,
+        decoders=batch.dp.astype(real),
+        row=decodes.row,
+        tokens=decodes.tokens(decodes.token_s),
+        passes=model.workload.decode_passes,
+        load=model.workload.load,
+    )
+
+
+def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
+    """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`."""
+    work, passes = model.workload, model.workload.decode_passes
+    prefills, decodes = Prefills.of(model, batch), Decodes.of(model, batch)
+    stations = stations_of(model, batch, prefills, decodes)
+    flow = solve(stations)
+    last = {f"prefill_{name}": prefills.at(flow.read, name) for name in _PARTS}
+    earlier = (prefills.pieces - 1) * prefills.at(flow.read, "slowest_s")
+    ttft = flow.wait_s + sum(last.values()) + earlier
+    decoded = {
+        f"decode_{name}": decodes.tokens(table).at(decodes.row, flow.sequences) * (passes > 0)
+        for name, table in decodes.parts.items()
+    }
+    transfer = stations.transfer_s / max(passes, 1)
+    tpot = transfer + flow.decode_s / max(passes, 1)
+    one_pass = np.asarray(sum(decoded.values()))
+    return {
+        "ttft_s": ttft,
+        "tpot_s": tpot,
+        "request_s": ttft + passes * tpot,
+        "pause_s": tpot,
+        "requests_per_s": flow.rate_per_s,
+        "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
+        "total_tokens_per_s": flow.rate_per_s * work.most_context,
+        "decode_pass_s": one_pass,
+        **decoded,
+        "transfer_s": transfer,
+        "waiting_s": np.maximum(tpot - one_pass - transfer, 0.0),
+        "queue_s": flow.wait_s,
+        **last,
+        "earlier_chunks_s": earlier,
+    }
