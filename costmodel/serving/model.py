@@ -10,6 +10,7 @@ modules they add up to the parts of a pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -24,11 +25,12 @@ from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
+from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.pools import prefill_memory, with_pools
 from costmodel.serving.queue import Reading, queue_s
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
-from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import Arrivals, ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
 
 
@@ -159,22 +161,43 @@ class ServingModel:
             lambda: layout_of(self.modules, balanced_blocks(self.modules, self.module_bytes, pp), pp),
         )
 
-    def evaluate(self, batch: ServingBatch) -> ServingCosts:
+    def evaluate(self, batch: ServingBatch, rates_per_replica: FloatArray | None = None) -> ServingCosts:
         """Score legal plans (`costmodel.serving.plan` says which are).
 
         Parameters
         ----------
         batch : ServingBatch
+        rates_per_replica : array (n,) or None
+            Requests per second of one replica of each plan, in place of those of the workload.
 
         Returns
         -------
         ServingCosts
         """
-        return ServingCosts(**self.times(batch), **self._filled(batch))
+        return ServingCosts(**self.times(batch, rates_per_replica), **self._filled(batch))
 
-    def times(self, batch: ServingBatch) -> dict[str, FloatArray]:
-        """Times and rates alone, by their names in `ServingCosts`."""
-        return with_pools(self, batch, lambda rows: _times(self, rows, self.layouts_of(rows)))
+    def times(self, batch: ServingBatch, rates_per_replica: FloatArray | None = None) -> dict[str, FloatArray]:
+        """Times and rates alone, by their names in `ServingCosts`; parameters as of `evaluate`.
+
+        Times are inf where a replica gets as many requests as it can serve, or more.
+
+        Raises
+        ------
+        ServingError
+            A rate below 0, or a plan with two pools at a rate.
+        """
+        arrivals = self.workload.arrivals
+        if rates_per_replica is None and arrivals is None:
+            return with_pools(self, batch, lambda rows: _full_times(self, rows, self.layouts_of(rows)))
+        if batch.is_apart.any():
+            raise ServingError(
+                "workers that read prompts for others are costed with as many requests in flight as places, at no rate"
+            )
+        of_workload, variation = (arrivals or Arrivals(1.0)).of_replicas(batch.dp)
+        rate = of_workload if rates_per_replica is None else np.asarray(rates_per_replica, dtype=np.float64)
+        if not np.all(rate >= 0):
+            raise ServingError("a rate of requests must be 0 or more")
+        return _open_times(self, batch, self.layouts_of(batch), rate, variation)
 
     def passes(self, batch: ServingBatch, kinds: tuple[PassKeys, ...]) -> list[Pass]:
         """Passes of each kind, of the replicas of every plan."""
@@ -334,7 +357,7 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
     return _keys(batch, zero, zero, batch.group_batch), _keys(batch, together, chunk, beside)
 
 
-def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
+def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
     work = model.workload
     reading = _reading(model, batch)
     pieces, passes = reading.pieces, work.decode_passes
@@ -345,46 +368,177 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     }
     earlier = (pieces - 1) * prefill.slowest_s
     ttft = queue + sum(last.values()) + earlier
-    cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading)
+    cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading, waits=reading.waits)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
     queue, ttft = queue + surplus, ttft + surplus
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
-    parts = {f"decode_{name}": getattr(decode, name) * (passes > 0) for name in _PARTS_OF_PASS}
-    between = decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0)
-    # Several prompts may come between two passes.
-    pause = np.maximum(np.where(_is_mixed(model, batch), prefill.through_s, between), tpot)
+    pause = np.where(reading.is_beside, prefill.through_s, decode.through_s + (batch.max_batch > 1) * prefill.slowest_s)
+    # The same without waits for a pass, as where more requests come than are served.
+    least, _ = _cycle_s(model, batch, decode, prefill, ttft - queue, reading, waits=0)
     return {
-        "ttft_s": ttft,
-        "tpot_s": tpot,
-        "request_s": ttft + passes * tpot,
-        "pause_s": pause if passes else np.zeros(len(batch)),
-        "requests_per_s": rate,
-        "output_tokens_per_s": rate * work.output_tokens,
-        "total_tokens_per_s": rate * work.most_context,
-        "decode_pass_s": decode.through_s if passes else np.zeros(len(batch)),
-        **parts,
-        "transfer_s": np.zeros(len(batch)),
-        "waiting_s": np.maximum(tpot - sum(parts.values()), 0.0),
+        **_figures(model, ttft, tpot, pause, rate),
+        "most_requests_per_s": batch.dp * batch.max_batch / least,
+        "occupied_places": 1.0 * batch.max_batch,
+        **_parts(model, decode, tpot),
         "queue_s": queue,
         **last,
         "earlier_chunks_s": earlier,
     }
 
 
+def _figures(
+    model: ServingModel, ttft_s: FloatArray, tpot_s: FloatArray, pause_s: FloatArray, rate_per_s: FloatArray
+) -> dict[str, FloatArray]:
+    """Times that users see, and rates."""
+    work, decodes = model.workload, model.workload.decode_passes > 0
+    return {
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "request_s": ttft_s + work.decode_passes * tpot_s if decodes else ttft_s,
+        "pause_s": np.maximum(pause_s, tpot_s)
+        if decodes
+        else np.zeros(len(ttft_s)),  # several prompts may come between two passes
+        "requests_per_s": rate_per_s,
+        "output_tokens_per_s": rate_per_s * work.output_tokens,
+        "total_tokens_per_s": rate_per_s * work.most_context,
+    }
+
+
+def _parts(model: ServingModel, decode: Pass, tpot_s: FloatArray) -> dict[str, FloatArray]:
+    """Parts of the time per token."""
+    decodes = model.workload.decode_passes > 0
+    parts = {f"decode_{name}": getattr(decode, name) * decodes for name in _PARTS_OF_PASS}
+    waiting = np.maximum(tpot_s - sum(parts.values()), 0.0)
+    return {
+        "decode_pass_s": decode.through_s * decodes,
+        **parts,
+        "transfer_s": np.zeros(len(tpot_s)),
+        "waiting_s": waiting,
+    }
+
+
+# -- at a rate ------------------------------------------------------------------------------------------------------------
+
+
+def _curves(passes: list[Pass], sizes: FloatArray, row: IntArray) -> dict[str, Curve]:
+    """The fields of passes, and the whole of them, at some numbers of decoded sequences."""
+    names = (*(item.name for item in fields(Pass)), "through_s")
+    return {
+        name: Curve(sizes=sizes, values=np.stack([getattr(item, name) for item in passes]), row=row) for name in names
+    }
+
+
+def _at(curves: Mapping[str, Curve], size: FloatArray) -> Pass:
+    return Pass(**{item.name: curves[item.name].at(size) for item in fields(Pass)})
+
+
+def _between(first: Pass, second: Pass, share: FloatArray) -> Pass:
+    pairs = {item.name: (getattr(first, item.name), getattr(second, item.name)) for item in fields(Pass)}
+    return Pass(**{name: one + share * (other - one) for name, (one, other) in pairs.items()})
+
+
+def _powers(most: int, base: float) -> FloatArray:
+    """1, and whole numbers that grow by a factor up to the first that is at least ``most``."""
+    count = math.ceil(math.log(max(most, 1)) / math.log(base) - 1e-9) + 1
+    return np.unique(np.ceil(base ** np.arange(count) - 1e-9))
+
+
+def _open_times(
+    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, rate: FloatArray, variation: FloatArray
+) -> dict[str, FloatArray]:
+    """Times at a rate. Passes are costed at some numbers of sequences, once for all plans that share degrees, with lines between."""
+    work, (chunk, pieces), mixed = model.workload, _chunk(model, batch), _is_mixed(model, batch)
+    most = int(batch.group_batch.max(initial=1))
+    sizes, few = _powers(most, math.sqrt(2.0)), np.concatenate([[0.0], _powers(most, 4.0)])
+    first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp)
+    shapes, zero = batch.take(first), np.zeros(len(first), dtype=np.int64)
+    kinds = tuple(_keys(shapes, zero, zero, zero + int(size)) for size in sizes)
+    decode = _curves(_passes(model, shapes, layouts.take(first), kinds), sizes, row)
+    first, row = combined(row, batch.prefill_batch, chunk, 1 * mixed)
+    shapes, zero = batch.take(first), np.zeros(len(first), dtype=np.int64)
+    kinds = tuple(
+        _keys(shapes, prompts, chunk[first], np.where(mixed[first], int(size), 0))
+        for prompts in (zero + 1, shapes.prefill_batch)
+        for size in few
+    )
+    found = _passes(model, shapes, layouts.take(first), kinds)
+    one, several = (_curves(part, few, row) for part in (found[: len(few)], found[len(few) :]))
+    server = Server(
+        places=batch.max_batch,
+        most=batch.prefill_batch,
+        pieces=pieces,
+        groups=batch.groups,
+        is_beside=mixed,
+        decode_passes=work.decode_passes,
+        passes=Passes(
+            decode=decode["slowest_s"],
+            decode_through=decode["through_s"],
+            one=one["slowest_s"],
+            one_through=one["through_s"],
+            most=several["slowest_s"],
+            most_through=several["through_s"],
+            held_up=_held_up(decode, one, shapes.pp, first) if np.any(batch.sharing > 1) else None,
+        ),
+        sharing=batch.sharing,
+        apart=1.0 - model.assumptions.prompts_in_step,
+    )
+    stream = Stream(
+        rate_per_s=np.maximum(rate, 1e-9),
+        variation=variation,
+        prompt_variation=work.prompt_variation,
+        output_variation=work.output_variation,
+    )
+    result = open_loop(server, stream)
+    size = result.decoded / np.clip(result.decoded, 1.0, batch.groups)
+    share = (result.own - 1.0) / np.maximum(batch.prefill_batch - 1.0, 1.0)
+    own, plain = _between(_at(one, size), _at(several, size), share), _at(decode, size)
+    earlier, queue = (pieces - 1) * own.slowest_s, result.place_s + result.queue_s
+    pause = np.where(mixed, own.through_s, plain.through_s + np.where(batch.max_batch > 1, own.slowest_s, 0.0))
+    served = np.asarray(batch.dp * np.minimum(rate, result.most_per_s), dtype=np.float64)
+    return {
+        **_figures(model, queue + own.through_s + earlier, result.token_s, pause, served),
+        "most_requests_per_s": batch.dp * result.most_per_s,
+        "occupied_places": result.occupied,
+        **_parts(model, plain, result.token_s),
+        "queue_s": queue,
+        **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},
+        "earlier_chunks_s": earlier,
+    }
+
+
+def _held_up(decode: Mapping[str, Curve], one: Mapping[str, Curve], pp: IntArray, first: IntArray) -> Curve:
+    """What a pass with a prompt takes longer than one without, but for experts, of which stages hold about the same."""
+    curve = one["slowest_s"]
+    shape = decode["slowest_s"].row[first]
+
+    def longer(name: str) -> FloatArray:
+        plain = replace(decode[name], row=shape)
+        return one[name].values - np.stack([plain.at(np.full(len(shape), size)) for size in curve.sizes])
+
+    return replace(curve, values=longer("slowest_s") - longer("expert_s") / pp)
+
+
 def _cycle_s(
-    model: ServingModel, batch: ServingBatch, decode: Pass, prefill: Pass, ttft_s: FloatArray, reading: Reading
+    model: ServingModel,
+    batch: ServingBatch,
+    decode: Pass,
+    prefill: Pass,
+    ttft_s: FloatArray,
+    reading: Reading,
+    *,
+    waits: IntArray | int,
 ) -> tuple[FloatArray, FloatArray]:
     """Time in which every place of a replica serves one request, and what of it a prompt waits where all passes read.
 
     The time is as the slowest stage is busy, or as one request needs if that is longer. Whole prompts: ``output - 1`` rounds of all groups
     and ``max_batch / together`` passes of prompts. Chunks: ``max_batch pieces / together`` passes carry chunks alongside the decoding
-    sequences, of at least ``groups (output - 1 + pieces) + 1`` passes; a request waits during one. It needs its prompt, and per token one
-    pass through all stages or one of every group through the slowest. Where every pass reads, a token takes no longer than such a pass.
+    sequences, of at least ``groups (output - 1 + pieces) + waits`` passes; a request waits in so many. It needs its prompt, and per token
+    one pass through all stages or one of every group through the slowest. Where every pass reads, a token takes no longer than such a pass.
     """
     rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
-    passes = np.where(mixed, np.maximum(reading.rounds + reading.waits, reads), reading.rounds + reads)
+    passes = np.where(mixed, np.maximum(reading.rounds + waits, reads), reading.rounds + reads)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
     busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.
@@ -393,7 +547,7 @@ def _cycle_s(
     with_prompts = np.maximum(prefill.through_s, groups * prefill.slowest_s)
     each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * with_prompts
     cycle = np.asarray(np.maximum(busy, ttft_s + rounds * each))
-    always_reads = (mixed & (reads >= reading.rounds + reading.waits)) | (rounds == 0)
+    always_reads = (mixed & (reads >= reading.rounds + waits)) | (rounds == 0)
     always_reads &= model.workload.load != "backlog"  # whose wait is not counted
     return cycle, np.where(always_reads, np.maximum(cycle - rounds * with_prompts - ttft_s, 0.0), 0.0)
 

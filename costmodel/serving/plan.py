@@ -35,6 +35,11 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     Figure(name="pause_s", doc="Pause between two tokens of a sequence while prompts of others are read."),
     Figure(name="decode_pass_s", doc="A decoding pass with nothing else under way."),
     _rate("requests_per_s", "Of all replicas."),
+    _rate("most_requests_per_s", "What all replicas can serve at a rate before their queues grow without bound."),
+    _rate(
+        "occupied_places",
+        "Requests that a replica reads or decodes at a time, on average; all places where it is always full.",
+    ),
     _rate("output_tokens_per_s", "Of all replicas."),
     _rate("output_tokens_per_s_low", "Of the interval of `output_tokens_per_s`.", optional=True),
     _rate("output_tokens_per_s_high", "Of the interval of `output_tokens_per_s`.", optional=True),
@@ -195,7 +200,7 @@ TTFT_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "ttft_s")
 SERVING_MEMORY_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "memory_bytes_per_gpu")
 
 
-# Times and rates of a full server.
+# Times and rates of a server.
 SERVING_RATES: tuple[str, ...] = (
     "ttft_s",
     "tpot_s",
@@ -203,6 +208,8 @@ SERVING_RATES: tuple[str, ...] = (
     "pause_s",
     "decode_pass_s",
     "requests_per_s",
+    "most_requests_per_s",
+    "occupied_places",
     "output_tokens_per_s",
     "total_tokens_per_s",
     *TPOT_PARTS,
@@ -212,7 +219,7 @@ SERVING_RATES: tuple[str, ...] = (
 
 @with_columns((*SERVING_RATES, "memory_bytes", *SERVING_MEMORY_PARTS))
 class ServingCosts(DeclaredColumns[np.float64]):
-    """Costs of many plans under full load; every array has shape (n,) and the meaning of the figure of its name in `SERVING_FIGURES`.
+    """Costs of many plans under their load; every array has shape (n,) and the meaning of the figure of its name in `SERVING_FIGURES`.
 
     Memory is of a device of the stage that needs most.
     """

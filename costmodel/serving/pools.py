@@ -245,6 +245,10 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
     }
     transfer = stations.transfer_s / max(passes, 1)
     tpot = transfer + flow.decode_s / max(passes, 1)
+    most = np.minimum(stations.groups * stations.most / stations.pass_s(stations.most), stations.links_per_s)
+    if passes:
+        each = decodes.tokens(decodes.token_s).at(decodes.row, batch.max_batch.astype(np.float64))
+        most = np.minimum(most, batch.dp * batch.max_batch / (passes * each))
     one_pass = np.asarray(sum(decoded.values()))
     return {
         "ttft_s": ttft,
@@ -252,6 +256,8 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
         "request_s": ttft + passes * tpot,
         "pause_s": tpot,
         "requests_per_s": flow.rate_per_s,
+        "most_requests_per_s": most,
+        "occupied_places": flow.sequences,
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
         "decode_pass_s": one_pass,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.fields import assumption
 from costmodel.framework import NO_FRAMEWORK, SERVING_COSTS, Framework
 from costmodel.network.graph import Graph
@@ -34,8 +38,53 @@ def encoder_layers(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-# How requests come (`costmodel.serving.queue`).
+# How requests come where as many are in flight as there are places (`costmodel.serving.queue`).
 Load = Literal["traffic", "benchmark", "backlog"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests that come at a rate of their own, whatever is under way (an open loop; `costmodel.serving.arrivals`).
+
+    Attributes
+    ----------
+    rate_per_s : float
+        Requests per second of the whole deployment.
+    variation : float
+        Coefficient of variation of the times between them: 1 of a Poisson stream, 0 of one that ticks, more of bursts.
+
+    Raises
+    ------
+    ServingError
+        A rate that is not above 0, a variation below 0, or one that is not finite.
+
+    Examples
+    --------
+    Replicas that get one request in four at random see less of the bursts.
+
+    >>> Arrivals(10.0, variation=2.0).of_replicas(np.array([1, 4]))[1].tolist()  # (4 - 1) / 4 + 1 = 1.75 in the square
+    [2.0, 1.3228756555322954]
+    """
+
+    rate_per_s: float
+    variation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate_per_s) and self.rate_per_s > 0):
+            raise ServingError(f"{self.rate_per_s:g} requests per second; the rate must be above 0")
+        _check_variation("times between requests", self.variation)
+
+    def of_replicas(self, dp: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Requests per second of one of ``dp`` replicas that get requests at random, and their variation.
+
+        Every request goes to one of them with the same chance, so that the square of the variation becomes ``1 + (c - 1) / dp``.
+        """
+        return self.rate_per_s / dp, np.sqrt(1.0 + (self.variation**2 - 1.0) / dp)
+
+
+def _check_variation(what: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ServingError(f"the coefficient of variation of {what} is {value:g}; it must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +93,10 @@ class ServingWorkload:
 
     Attributes
     ----------
+    arrivals : Arrivals or None
+        Requests come at a rate of their own; None: as many are in flight as there are places, as ``load`` says.
+    prompt_variation, output_variation : float
+        Coefficients of variation of the lengths, which have a gamma distribution.
     load : str
         "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random. "benchmark": they are
         of equal length, and the first come at once, ten to each place. "backlog": they are of equal length, and more wait than there
@@ -54,7 +107,7 @@ class ServingWorkload:
     Raises
     ------
     ServingError
-        A length below 1.
+        A length below 1, or a variation below 0.
     """
 
     graph: Graph
@@ -65,6 +118,9 @@ class ServingWorkload:
     framework: Framework = NO_FRAMEWORK
     context_bytes: int = CONTEXT_BYTES
     load: Load = "traffic"
+    arrivals: Arrivals | None = None
+    prompt_variation: float = 0.0
+    output_variation: float = 0.0
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +128,8 @@ class ServingWorkload:
         for name, value in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
             if value < 1:
                 raise ServingError(f"the {name} has {value} tokens; at least 1 is needed")
+        _check_variation("lengths of prompts", self.prompt_variation)
+        _check_variation("lengths of answers", self.output_variation)
 
     @property
     def decode_passes(self) -> int:

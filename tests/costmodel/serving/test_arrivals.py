@@ -1,0 +1,287 @@
+"""Servers at a rate of requests against a simulation of events, which shares nothing with the closed form but the times of passes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from costmodel.serving.arrivals import Curve, OpenLoop, Passes, Server, Stream, most_per_s, open_loop
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingCosts, ServingPlan
+from costmodel.serving.workload import Arrivals, ServingError
+from tests.cases import mostly
+from tests.costmodel.serving.servers import NO_OVERHEAD, P, large, model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A replica and its requests; a pass takes ``fixed_s + decoded each_s`` to decode, a prompt (or a piece) adds ``prompt_s``."""
+
+    places: int
+    most: int
+    pieces: int
+    passes: int
+    fixed_s: float
+    each_s: float
+    start_s: float  # of a pass that reads prompts alone
+    prompt_s: float
+    beside: bool
+    variation: float = 1.0
+    prompt_variation: float = 0.0
+    output_variation: float = 0.0
+    rate_per_s: float = 0.0
+
+
+@dataclass
+class _Prompt:
+    arrival: float
+    left: int
+    size: float
+
+
+def _gamma(draw: random.Random, mean: float, variation: float) -> float:
+    return draw.gammavariate(variation**-2, mean * variation**2) if variation > 0 else mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Of every request after the first tenth, seconds; and the mean number in their places."""
+
+    first: list[float]
+    token: list[float]
+    request: list[float]
+    occupied: float
+
+
+def simulate(load: Load, requests: int, seed: int) -> Measured:
+    """Pass by pass: arrivals queue for a place, then for a pass with room for their prompt, and are decoded with all others."""
+    draw = random.Random(seed)
+    clock, next_s, passed, came = 0.0, _gamma(draw, 1 / load.rate_per_s, load.variation), 0, 0
+    waiting: deque[float] = deque()
+    reading: list[_Prompt] = []
+    decoding: list[tuple[int, float, float, int]] = []  # last pass, arrival, first token, passes
+    done: list[tuple[float, float, float]] = []
+    held, begun = 0.0, 0.0
+    while len(done) < requests:
+        if not (waiting or reading or decoding):
+            clock = max(clock, next_s)
+        while next_s <= clock:
+            waiting.append(next_s)
+            next_s += _gamma(draw, 1 / load.rate_per_s, load.variation)
+        while waiting and len(reading) < load.most and len(reading) + len(decoding) < load.places:
+            reading.append(_Prompt(waiting.popleft(), load.pieces, _gamma(draw, 1.0, load.prompt_variation)))
+            came += 1
+        read_s = load.prompt_s * sum(prompt.size for prompt in reading)
+        decodes = bool(decoding) and (load.beside or not reading)
+        if load.beside:
+            took = load.fixed_s + load.each_s * len(decoding) + read_s
+        else:
+            took = load.start_s + read_s if reading else load.fixed_s + load.each_s * len(decoding)
+        held += took * (len(reading) + len(decoding)) * (len(done) > requests // 10)
+        begun = clock if len(done) <= requests // 10 else begun
+        clock += took
+        if decodes:
+            passed += 1
+            while decoding and decoding[0][0] <= passed:
+                _, arrival, first, passes = heapq.heappop(decoding)
+                done.append((first - arrival, (clock - first) / passes, clock - arrival))
+        for prompt in reading:
+            prompt.left -= 1
+            if not prompt.left:
+                passes = max(round(_gamma(draw, load.passes, load.output_variation)), 1) if load.passes else 0
+                if passes:
+                    heapq.heappush(decoding, (passed + passes, prompt.arrival, clock, passes))
+                else:
+                    done.append((clock - prompt.arrival, 0.0, clock - prompt.arrival))
+        reading = [prompt for prompt in reading if prompt.left]
+    kept = done[requests // 10 :]
+    return Measured(
+        first=[x[0] for x in kept],
+        token=[x[1] for x in kept],
+        request=[x[2] for x in kept],
+        occupied=held / (clock - begun),
+    )
+
+
+SIZES = np.array([0.0, 1.0, 2.0**20])
+
+
+def server_of(load: Load) -> Server:
+    def line(at_none: float, each: float) -> Curve:
+        return Curve(sizes=SIZES, values=(at_none + each * SIZES)[:, None], row=np.array([0]))
+
+    base, each = (load.fixed_s, load.each_s) if load.beside else (load.start_s, 0.0)
+    one, most = (line(base + k * load.prompt_s, each) for k in (1, load.most))
+    decode = line(load.fixed_s, load.each_s)
+    whole = {"places": load.places, "most": load.most, "pieces": load.pieces, "groups": 1}
+    return Server(
+        **{name: np.array([value]) for name, value in whole.items()},
+        is_beside=np.array([load.beside]),
+        decode_passes=load.passes,
+        passes=Passes(decode=decode, decode_through=decode, one=one, one_through=one, most=most, most_through=most),
+    )
+
+
+def stream_of(load: Load) -> Stream:
+    return Stream(
+        rate_per_s=np.array([load.rate_per_s]),
+        variation=load.variation,
+        prompt_variation=load.prompt_variation,
+        output_variation=load.output_variation,
+    )
+
+
+def drawn(number: int) -> Load:
+    """A load below 90 % of what the server can serve: half of them with prompts beside the decoding, a third bursty."""
+    draw = random.Random(number)
+    beside = number % 2 == 0
+    pieces = draw.choice((1, 1, 2, 4)) if beside else 1
+    load = Load(
+        places=round(2 ** draw.uniform(1, 8)),
+        most=draw.choice((1, 2, 4, 8)),
+        pieces=pieces,
+        passes=round(2 ** draw.uniform(4, 9)),
+        fixed_s=2 ** draw.uniform(-7, -5),
+        each_s=2 ** draw.uniform(-15, -10),
+        start_s=2 ** draw.uniform(-8, -5),
+        prompt_s=2 ** draw.uniform(-8, -3),
+        beside=beside,
+        variation=draw.choice((1.0, 1.0, 1.5, 2.0)),
+        prompt_variation=draw.choice((0.0, 0.5)) if pieces == 1 else 0.0,
+        output_variation=draw.choice((0.0, 0.5, 1.0)),
+    )
+    load = Load(**{**load.__dict__, "most": min(load.most, load.places)})
+    most = float(most_per_s(server_of(load), stream_of(load))[0])
+    return Load(**{**load.__dict__, "rate_per_s": most * draw.uniform(0.05, 0.9)})
+
+
+def answer(load: Load) -> tuple[float, float, OpenLoop]:
+    """Mean times to the first token and of a request."""
+    found = open_loop(server_of(load), stream_of(load))
+    first = float((found.place_s + found.queue_s + found.first_s)[0])
+    return first, first + load.passes * float(found.token_s[0]), found
+
+
+@mostly("fuzz", "number", range(100), quick=8)
+def test_times_with_room(number: int) -> None:
+    """Poisson arrivals and more places than are ever taken: within 10 %."""
+    load = replace(drawn(number), variation=1.0, places=2000)
+    measured = simulate(load, 20000, number)
+    first, request, found = answer(load)
+    assert first == pytest.approx(statistics.fmean(measured.first), rel=0.1), load
+    assert request == pytest.approx(statistics.fmean(measured.request), rel=0.1), load
+    assert float(found.occupied[0]) == pytest.approx(measured.occupied, rel=0.1), load
+
+
+# -- plans ----------------------------------------------------------------------------------------------------------------
+
+PLANS = [
+    P(max_batch=32),
+    P(max_batch=32, prefill_batch=4),
+    P(max_batch=32, prefill_chunk=128),
+    P(max_batch=32, prefill_chunk=512, prefill_batch=8),
+    P(tp=2, pp=2, max_batch=64, prefill_chunk=256),
+    P(tp=2, pp=4, max_batch=2),
+    P(dp=4, max_batch=1),
+    P(max_batch=1, prefill_chunk=128),
+]
+
+
+def served(rate: float, plans: list[ServingPlan] | None = None, **changes: object) -> tuple[ServingCosts, ServingBatch]:
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    work = replace(found.workload, arrivals=Arrivals(rate), **changes)  # type: ignore[arg-type]
+    batch = ServingBatch.from_plans(plans or PLANS)
+    return ServingModel.build(work, found.cluster, found.assumptions).evaluate(batch), batch
+
+
+def test_few_requests_are_alone_in_the_system() -> None:
+    """At one request in hours, times are those of a prompt and passes of one sequence, with no wait for anything."""
+    few, _ = served(1e-4)
+    alone, _ = served(1e-4, [replace(plan, max_batch=1, prefill_batch=1) for plan in PLANS])
+    np.testing.assert_allclose(few.ttft_s, alone.ttft_s, rtol=0.02)
+    np.testing.assert_allclose(few.tpot_s, alone.tpot_s, rtol=0.02)
+    assert np.all(few.queue_s < 1e-3 * few.ttft_s)
+    np.testing.assert_allclose(few.requests_per_s, 1e-4)
+    assert np.all(few.occupied_places < 1e-3)
+
+
+def test_the_most_is_what_a_full_server_serves() -> None:
+    """More requests than places in flight, each followed by the next: as many per second as the open loop bears."""
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    batch = ServingBatch.from_plans(PLANS)
+    full, (open_, _) = found.evaluate(batch), served(1e-3)
+    np.testing.assert_allclose(open_.most_requests_per_s, full.most_requests_per_s, rtol=0.06)
+    assert np.all(full.most_requests_per_s >= full.requests_per_s)
+    assert full.occupied_places.tolist() == batch.max_batch.tolist()
+
+
+def test_two_pools_serve_what_the_slower_one_does() -> None:
+    """Much in flight fills the slower pool: of prompts where few workers read, of tokens where few replicas decode."""
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    plans = [P(prefill_dp=n, dp=m, max_batch=b) for n, m, b in ((1, 4, 512), (4, 1, 2048), (1, 1, 1))]
+    full = found.evaluate(ServingBatch.from_plans(plans))
+    assert np.all(full.most_requests_per_s >= full.requests_per_s * (1 - 1e-9))
+    np.testing.assert_allclose(full.most_requests_per_s[:2], full.requests_per_s[:2], rtol=0.03)
+    with pytest.raises(ServingError, match="at no rate"):
+        found.times(ServingBatch.from_plans(plans), np.ones(3))
+
+
+def test_times_grow_with_the_rate_and_end_at_the_most() -> None:
+    few, batch = served(1e-3)
+    most = few.most_requests_per_s / batch.dp
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    before = found.times(batch, 0.0 * most)
+    for share in np.linspace(0.05, 0.95, 19):
+        times = found.times(batch, share * most)
+        for name in ("ttft_s", "tpot_s", "request_s", "occupied_places"):
+            assert np.all(np.isfinite(times[name])), name
+            assert np.all(times[name] >= before[name] * (1 - 5e-3)), (name, share)
+        assert np.all(times["occupied_places"] <= batch.max_batch)
+        before = times
+    for share in (1.0, 1.5):
+        times = found.times(batch, share * most)
+        assert np.all(np.isinf(times["ttft_s"]) & np.isinf(times["tpot_s"]) & np.isinf(times["request_s"]))
+        np.testing.assert_allclose(times["requests_per_s"], few.most_requests_per_s)
+        assert not any(np.any(np.isnan(value) | (value < 0)) for value in times.values())
+
+
+def test_parts_add_up_at_a_rate() -> None:
+    found, _ = served(2.0)
+    for total, parts in (("tpot_s", TPOT_PARTS), ("ttft_s", TTFT_PARTS)):
+        np.testing.assert_allclose(sum(getattr(found, name) for name in parts), getattr(found, total))
+    np.testing.assert_allclose(found.request_s, found.ttft_s + 63 * found.tpot_s)
+
+
+def test_more_replicas_are_never_worse() -> None:
+    several, _ = served(5.0, [P(dp=dp, max_batch=32) for dp in (1, 2, 4, 8)])
+    assert np.all(np.diff(several.ttft_s) <= 0)
+    assert np.all(np.diff(several.tpot_s) <= 0)
+    np.testing.assert_allclose(several.most_requests_per_s / several.most_requests_per_s[0], (1, 2, 4, 8))
+
+
+def test_one_rate_for_each_plan() -> None:
+    """Rates of replicas take the place of those of the workload, plan by plan."""
+    one, batch = served(3.0)
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    each = found.evaluate(batch, 3.0 / batch.dp)
+    np.testing.assert_allclose(each.ttft_s, one.ttft_s)
+    with pytest.raises(ServingError, match="must be 0 or more"):
+        found.times(batch, -1.0 / batch.dp)
+
+
+@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 1.0), (float("inf"), 1.0), (1.0, -0.1), (1.0, float("nan"))])
+def test_arrivals_that_make_no_sense(values: tuple[float, float]) -> None:
+    with pytest.raises(ServingError, match=r"must be (above 0|0 or more)"):
+        Arrivals(*values)
+
+
+def test_variations_that_make_no_sense() -> None:
+    for name, words in (("prompt_variation", "prompts"), ("output_variation", "answers")):
+        with pytest.raises(ServingError, match=f"variation of lengths of {words} is -1"):
+            replace(model(large()).workload, **{name: -1.0})
