@@ -261,6 +261,19 @@ class ServingObjective:
         return workers * token_s if self.is_per_device else token_s
 
 
+# Percentiles of the times of requests that are predicted and can be limited.
+PERCENTILES = (50, 90, 99)
+
+
+def mean_of(figure: str) -> str:
+    """The mean of a time that a figure is a percentile of; the figure itself where it is a mean.
+
+    >>> mean_of("ttft_p99_s"), mean_of("tpot_s")
+    ('ttft_s', 'tpot_s')
+    """
+    return f"{figure.partition('_')[0]}_s"
+
+
 SERVING_OBJECTIVES: Mapping[str, ServingObjective] = {
     "throughput": ServingObjective(better="faster"),
     "latency": ServingObjective(better="quicker", figure="request_s"),

@@ -340,7 +340,8 @@ def _others(stream: Stream, seconds: FloatArray) -> FloatArray:
 
 
 def _excess(stream: Stream, seconds: FloatArray) -> FloatArray:
-    return _others(stream, seconds) - stream.rate_per_s * seconds
+    with np.errstate(invalid="ignore"):  # where nothing comes to an end
+        return _others(stream, seconds) - stream.rate_per_s * seconds
 
 
 def _seen_s(server: Server, stream: Stream, found: Round) -> FloatArray:
@@ -386,7 +387,7 @@ def _held_s(
     found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), stream.rate_per_s, is_full=is_full)
     _, own_s, seen = _own_pass(server, stream, found)
     prompt_s = server.pieces * own_s + np.maximum(found.after_s, 0.0)
-    decoding = server.decode_passes * found.token_s
+    decoding = server.decode_passes * found.token_s if server.decode_passes else np.zeros(len(present))
     met = (
         stream.rate_per_s
         * (own_s - np.where(server.is_beside, found.pass_s, found.decode_s))

@@ -35,6 +35,7 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
     Figure(name="pause_s", doc="Pause between two tokens of a sequence while prompts of others are read."),
     Figure(name="decode_pass_s", doc="A decoding pass with nothing else under way."),
     _rate("requests_per_s", "Of all replicas."),
+    _rate("rate_per_s", "Requests that come; null: the next one comes when one is answered.", optional=True),
     _rate("most_requests_per_s", "What all replicas can serve at a rate before their queues grow without bound."),
     _rate(
         "occupied_places",

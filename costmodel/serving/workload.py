@@ -178,6 +178,13 @@ class ServingAssumptions:
         "fitted, rounded: first tokens of short prompts by TensorRT-LLM 0.9 and times per token under light load by 0.14 "
         "(benchmarks/serving_figures.csv)",
     )
+    most_load: float = assumption(
+        0.8,
+        "most load of a plan where requests come at a rate, as a share of what it can serve; the rest is for busier hours, and for "
+        "predictions that are too fast",
+        "an assumption: throughput per GPU is predicted with a median error of 9 % (docs/accuracy.md, Served networks)",
+        most=1.0,
+    )
     output_share: float = assumption(
         1.0,
         "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",

@@ -28,6 +28,7 @@ from planner.api.readers import (
     price,
     schedules,
     size,
+    time_limit,
 )
 from planner.api.values import MAX_GPUS, Values
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS
@@ -504,10 +505,9 @@ class _Serving(TypedDict, total=False):
         Option(
             "--max-ttft",
             "TIME",
-            "Most time to the first token, as in 500ms.",
+            "Most time to the first token: 500ms on average, p99:2s of 99 % of the requests (p50, p90 or p99).",
             panel=SERVING,
-            field="max_ttft_s",
-            read=partial(Values.seconds, likely="ms"),
+            read=time_limit,
         ),
     ]
     max_tpot: Annotated[
@@ -515,10 +515,73 @@ class _Serving(TypedDict, total=False):
         Option(
             "--max-tpot",
             "TIME",
-            "Most time per token after the first, as in 30ms.",
+            "Most time per token after the first: 30ms on average, p90:40ms of 90 % of the requests.",
             panel=SERVING,
-            field="max_tpot_s",
-            read=partial(Values.seconds, likely="ms"),
+            read=time_limit,
+        ),
+    ]
+    rate: Annotated[
+        float | str | None,
+        Option(
+            "--rate",
+            "R",
+            "Requests per second that come, of all replicas: 50, 50/s, 3000/min. Default: as many are in flight as there are places.",
+            panel=SERVING,
+            field="rate_per_s",
+            read=Values.rate,
+        ),
+    ]
+    concurrency: Annotated[
+        int | None,
+        Option(
+            "--concurrency",
+            "N",
+            "Requests in flight, of all replicas; the next comes when one is answered. Default: the best.",
+            panel=SERVING,
+            read=partial(Values.count, most=_MOST_SEQUENCES),
+        ),
+    ]
+    arrival_cv: Annotated[
+        float | None,
+        Option(
+            "--arrival-cv",
+            "X",
+            "With --rate: coefficient of variation of the times between requests; 1: at random (the default), more: in bursts.",
+            panel=SERVING,
+            rare=True,
+            read=Values.variation,
+        ),
+    ]
+    prompt_cv: Annotated[
+        float | None,
+        Option(
+            "--prompt-cv",
+            "X",
+            "Coefficient of variation of the lengths of prompts. Default: 0, all alike.",
+            panel=SERVING,
+            rare=True,
+            read=Values.variation,
+        ),
+    ]
+    output_cv: Annotated[
+        float | None,
+        Option(
+            "--output-cv",
+            "X",
+            "The same of the lengths of answers.",
+            panel=SERVING,
+            rare=True,
+            read=Values.variation,
+        ),
+    ]
+    requests: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "--requests",
+            "FILE",
+            "Requests that were served (CSV or JSON lines, docs/inference.md): their rate and lengths, unless said otherwise.",
+            panel=SERVING,
+            rare=True,
         ),
     ]
     load: Annotated[
@@ -923,8 +986,28 @@ class SweepOptions(_Device, _Network, _Framework, _Objective, _Space, _Jobs, _Pr
     fresh: Annotated[bool, Option("--fresh", None, "Search everything again, whatever a journal has.", panel=SEARCH)]
 
 
-class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Space, _Jobs, _Proof, total=False):
+class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Serving, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.size`."""
+
+    spares: Annotated[
+        int | None,
+        Option(
+            "--spares",
+            "N",
+            "Serving: replicas in reserve, that may be down. Default: 1.",
+            panel=SERVING,
+            read=partial(Values.count, least=0, most=_MOST_SEQUENCES),
+        ),
+    ]
+    demand: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "--demand",
+            "FILE",
+            "Serving: requests per second hour by hour (CSV: hour,rate_per_s), in place of --rate.",
+            panel=SERVING,
+        ),
+    ]
 
     tokens: Annotated[
         Amount | None,

@@ -7,10 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from costmodel.objectives import PERCENTILES
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UnknownName, did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
-from planner.core.request import AUTO, WELL_TUNED, imported
+from planner.core.request import AUTO, WELL_TUNED, TimeLimit, imported
 
 # Titles of the groups in the help, in the order in which they are shown.
 QUESTION = "What is planned"
@@ -188,6 +189,22 @@ def power(values: Values, label: str, value: Any) -> tuple[float, float | None] 
         values.add(f"{label} {value}: an idle GPU draws no more than a busy one")
         return None
     return busy, idle
+
+
+def time_limit(values: Values, label: str, value: Any) -> TimeLimit | None:
+    """Read a limit on the mean of a time, as in 500ms, or on a percentile of it, as in p99:2s.
+
+    >>> time_limit(Values(), "--max-ttft", "p99:2s"), time_limit(Values(), "--max-ttft", "500ms")
+    (TimeLimit(seconds=2.0, percentile=99), TimeLimit(seconds=0.5, percentile=None))
+    """
+    share, colon, time = value.rpartition(":") if isinstance(value, str) else ("", "", value)
+    shares = {f"p{percentile}": percentile for percentile in PERCENTILES}
+    share = share.strip().lower()
+    if colon and share not in shares:
+        values.add(f"{label} {value}: must begin with p50, p90 or p99 where it has a colon, as in p99:2s")
+        return None
+    seconds = values.seconds(label, time, likely="ms")
+    return None if seconds is None else TimeLimit(seconds, shares.get(share))
 
 
 def schedules(values: Values, label: str, value: Any) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def request_of(
         fields["micro_batches"] = micro_batches.values[0]
     elif micro_batches is not None:
         parts["degrees"]["num_micro_batches"] = micro_batches
-    mode = fields.get("mode", "training")
+    mode = fields.get("mode", more.get("mode", "training"))
     _check_meaning(options, given, fields, mode, values)
     if "batch" in fields:
         fields["batch"] = _batch(given, values)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
 from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.plans import Plan
+from planner.api.readers import SERVING
 from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
@@ -21,6 +22,7 @@ from planner.files.resources import reference_to, stands_for
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
+    from planner.sizing.fleet import Fleets
     from planner.sizing.search import Goal, Sized
     from planner.sweeping.grid import Axes
     from planner.sweeping.run import Swept
@@ -151,6 +153,51 @@ class Sizing(Answer):
         return size_report(self.raw)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FleetSizing(Answer):
+    """How many of which GPUs serve requests that come at a rate.
+
+    Attributes
+    ----------
+    raw : planner.sizing.fleet.Fleets
+
+    Examples
+    --------
+    >>> import planner
+    >>> fleet = planner.size("llama3-8b", rate=5, prompt=1024, output_tokens=128, max_tpot="30ms", cluster="h100", max_gpus=8)
+    >>> fleet.best["replicas"] - fleet.best["replicas_needed"], fleet.best["tpot_s"] <= 0.03
+    (1, True)
+    """
+
+    raw: Any
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The cheapest: ``cluster``, ``gpus``, ``replicas``, ``money_per_month``, ``plan``, ...; None where none serves the demand."""
+        found: dict[str, Any] | None = self.to_dict()["best"]
+        return found
+
+    def plan(self) -> Plan:
+        """The plan of the cheapest, with the replicas that the demand needs.
+
+        Raises
+        ------
+        NoFeasiblePlan
+            None serves the demand.
+        """
+        from planner.core.errors import NoFeasiblePlan
+
+        if not self.raw.ranked:
+            raise NoFeasiblePlan(self.raw.fleets[0].reason)
+        answer = self.raw.ranked[0].answer
+        return Plan(ranked=answer.best, _answer=answer)
+
+    def _report(self) -> Report:
+        from planner.sizing.fleet_report import fleet_report
+
+        return fleet_report(self.raw)
+
+
 @takes_options(SweepOptions)
 def sweep(
     model: ModelLike,
@@ -206,8 +253,10 @@ def sweep(
 
 
 @takes_options(SizeOptions)
-def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[SizeOptions]) -> Sizing:
-    """Find how many of which GPUs finish a training in time and within a budget.
+def size(
+    model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[SizeOptions]
+) -> Sizing | FleetSizing:
+    """Find how many of which GPUs finish a training in time and within a budget, or serve requests that come at a rate.
 
     Parameters
     ----------
@@ -221,7 +270,9 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
     Returns
     -------
     Sizing
-        Where nothing meets the goal, its `least_gpus` is None, and `nearest` and `miss` say what comes closest.
+        Of a training. Where nothing meets the goal, its `least_gpus` is None, and `nearest` and `miss` say what comes closest.
+    FleetSizing
+        With ``rate``, ``requests`` or ``demand``.
 
     Raises
     ------
@@ -240,7 +291,12 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
     """
     with in_python_words() as values:
         call = call_text("size", [model], options)
-        question = size_question(given_in_python(SizeOptions, model, options), values, call)
+        given = given_in_python(SizeOptions, model, options)
+        if is_about_serving(given):
+            asked = fleet_question(given, values, call)
+            values.check()
+            return FleetSizing(raw=asked(progress))
+        question = size_question(given, values, call)
         values.check()
         sized = question(progress)
     answer = Sizing(raw=sized)
@@ -344,23 +400,54 @@ def _clusters(given: Any, values: Values) -> tuple[str, ...]:
     return names
 
 
-def size_question(given: Mapping[str, Any], values: Values, command_line: str) -> Callable[[Progress | None], Sized]:
-    """Read the options of a size; what is wrong goes to `values`.
+def is_about_serving(given: Mapping[str, Any]) -> bool:
+    """Whether a size is asked for requests that come, and not for a training."""
+    return bool(_SAYS_RATE & set(given))
 
-    Returns
-    -------
-    callable
-        Searches; after Ctrl-C, gives what was tried until then.
-    """
+
+# Options that say how many requests come.
+_SAYS_RATE = frozenset({"rate", "requests", "demand"})
+_OF_TRAINING = ("tokens", "samples", "epochs", "days", "budget", "goodput", "jobs")
+_OF_FLEETS = ("spares", "demand")
+
+
+def fleet_question(given: Mapping[str, Any], values: Values, command_line: str) -> Callable[[Progress | None], Fleets]:
+    """Read the options of a size for requests that come at a rate; what is wrong goes to `values`."""
+    options, names, given = _size_options(given, values)
+    for name in _OF_TRAINING:
+        if name in given:
+            values.add(
+                f"{values.called(name)}: is about a training, and the question about requests; leave one of them out"
+            )
+        options.pop(name)
+    asked = read_options({name: options.pop(name) for name in (*_OF_FLEETS, "max_gpus")}, given, values)
+    demand = given.get("demand")
+    if demand is not None and "rate" in given:
+        values.add(f"{values.called('demand')} and {values.called('rate')}: choose one")
+    request = request_of(options, given, values, command_line, mode="inference")
+
+    def answer(progress: Progress | None) -> Fleets:
+        from planner.files.demand_file import read_demand
+        from planner.sizing.fleet import size_fleet
+        from planner.sizing.run import DEFAULT_MOST_GPUS, facts_of
+
+        hours = () if demand is None else read_demand(Path(demand))
+        facts = facts_of(request, names, asked.get("max_gpus", DEFAULT_MOST_GPUS))
+        return size_fleet(request, facts, spares=asked.get("spares", 1), hours=hours, progress=progress)
+
+    return answer
+
+
+def _size_options(
+    given: Mapping[str, Any], values: Values
+) -> tuple[dict[str, Any], tuple[str, ...], Mapping[str, Any]]:
+    """Options of `planner size` but for the clusters, the clusters, and what is given with nodes as GPUs."""
     from planner.core.errors import PlannerError
     from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
 
     options = options_of(SizeOptions)
     given = with_gpus(options, given, values, "max_gpus", _readable(given, values))
-    del options["nodes"]
-    asks = ("tokens", "samples", "epochs", "days", "budget", "goodput", "max_gpus", "jobs")
-    asked = read_options({name: options.pop(name) for name in asks}, given, values)
-    options.pop("cluster")
+    del options["nodes"], options["cluster"]
     if "cluster" in given:
         names = _clusters(given["cluster"], values) or (DEFAULT_CLUSTER,)
     else:
@@ -373,6 +460,26 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
             if name in given:
                 label = f"{values.called(name)}: is about one kind of GPU; name one {values.called('cluster')}"
                 values.add(f"{label}, or write it in the files of {', '.join(names)}")
+    return options, names, given
+
+
+def size_question(given: Mapping[str, Any], values: Values, command_line: str) -> Callable[[Progress | None], Sized]:
+    """Read the options of a size of a training; what is wrong goes to `values`.
+
+    Returns
+    -------
+    callable
+        Searches; after Ctrl-C, gives what was tried until then.
+    """
+    options, names, given = _size_options(given, values)
+    asked = read_options({name: options.pop(name) for name in (*_OF_TRAINING, "max_gpus")}, given, values)
+    serving = [name for name, option in options.items() if option.panel == SERVING and name in given]
+    if serving:
+        rate = values.called("rate")
+        values.add(
+            f"{values.called(serving[0])}: is about serving; say with {rate} how many requests come, as in {rate} 50"
+        )
+        values.check()  # the rest would be about a training
     goal = _goal(asked, given, values)
     request = request_of(options, given, values, command_line, top=1)
 

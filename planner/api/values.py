@@ -25,6 +25,8 @@ from planner.core.quantities import (
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds
 
+# Seconds of what a rate may be per.
+_RATES = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 MAX_GPUS = 1_000_000
 MAX_COUNT = 10**9
 
@@ -144,6 +146,19 @@ class Values:
             self.add(f"{label} {value}: must be above 0" if time <= 0 else f"{label} {value}: must be at most 1e9 s")
             return None
         return time
+
+    def rate(self, label: str, value: Any) -> float | None:
+        """Read requests per second, above 0: 50, 50/s, 3000/min, 2M/h."""
+        text, _, unit = str(value).lower().replace(" ", "").partition("/")
+        found, per = amount(text), _RATES.get(unit)
+        if found is None or per is None:
+            self.add(f"{label} {value}: must be requests per second above 0, such as 50, 50/s, 3000/min or 2M/day")
+            return None
+        return found / per
+
+    def variation(self, label: str, value: Any) -> float:
+        """Read a coefficient of variation, from 0 to 10."""
+        return self._real(label, value, "from 0 to 10", lambda found: 0 <= found <= 10, 1.0)
 
     def quantity(self, label: str, value: Any, dimension: str) -> float | None:
         """Read a number with its unit, above 0; a number of Python is in SI units."""

@@ -82,25 +82,49 @@ def sweep(typed: Typed) -> None:
 
 
 @command(
-    options_of(SizeOptions, "tokens", "samples", "epochs", "days", "budget", "cluster", "max_gpus", "space", "family"),
+    options_of(
+        SizeOptions,
+        *(
+            "tokens",
+            "samples",
+            "epochs",
+            "days",
+            "budget",
+            "rate",
+            "demand",
+            "spares",
+            "cluster",
+            "max_gpus",
+            "space",
+            "family",
+        ),
+    ),
     EXPORT_OPTION,
     OUTPUT_OPTIONS,
     model=MODEL,
 )
 def size(typed: Typed) -> None:
-    """Find how many of which GPUs finish a training in time and within a budget.
+    """Find how many of which GPUs finish a training in time and within a budget, or serve requests that come at a rate.
 
-    Shows the fewest GPUs, the least cost and the least energy on every cluster, with the plan and what keeps it from being better.
+    A training: shows the fewest GPUs, the least cost and the least energy on every cluster, with the plan and what keeps it from being
+    better.
     Where nothing meets the goal, it shows the nearest miss. It tries whole nodes, and single GPUs inside one node: the most
     GPUs first, then half as many until that is too late, then counts in between.
+
+    Serving (--rate, --requests or --demand): shows the fewest GPUs of every cluster that keep the limits, with replicas in reserve, what
+    they cost, and which limit is next.
 
     \b
     planner size llama3-70b --tokens 1T --days 30 --budget 2M --cluster a100,h100 --batch 1024 --seq 8192
     planner size resnet50 --samples 1.28M --epochs 90 --days 1 --cluster dgx1-v100 --batch 1024
+    planner size llama3-70b --rate 50 --prompt 2000 --output-tokens 500 --max-tpot p90:40ms --cluster h100,h200,b200
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
-    from planner.api.studies import size_question
+    from planner.api.studies import is_about_serving, size_question
     from planner.core.errors import ExitCode, NoFeasiblePlan
 
+    if is_about_serving(typed.given):
+        _size_fleet(typed)
+        return
     question = size_question(typed.given, typed.values, typed.command_line)
     where = output_of(typed)
     typed.values.check()
@@ -119,3 +143,24 @@ def size(typed: Typed) -> None:
         if where.format == "table" and where.path is None:  # which says so already
             raise typer.Exit(ExitCode.NO_PLAN)
         raise NoFeasiblePlan(miss_in_words(sized))
+
+
+def _size_fleet(typed: Typed) -> None:
+    from planner.api.studies import fleet_question
+    from planner.core.errors import ExitCode, NoFeasiblePlan
+
+    question = fleet_question(typed.given, typed.values, typed.command_line)
+    where = output_of(typed)
+    typed.values.check()
+    with Progress(where) as progress:
+        fleets = question(progress)
+    from planner.sizing.fleet_report import fleet_report
+
+    ranked = fleets.ranked
+    if ranked:
+        export_plan(where, lambda: ranked[0].found, "the plan, with the replicas that the demand needs,")
+    emit(fleet_report(fleets, where.export), where)
+    if not ranked:
+        if where.format == "table" and where.path is None:  # which says so already
+            raise typer.Exit(ExitCode.NO_PLAN)
+        raise NoFeasiblePlan("; ".join(f"{fleet.facts.name}: {fleet.reason}" for fleet in fleets.fleets))

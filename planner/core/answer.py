@@ -13,7 +13,7 @@ from costmodel.fields import Figure, parts_of
 from costmodel.uncertainty.memory import MemoryErrors
 from planner.core.blocks import Block, Table
 from planner.core.numbers import chance_text
-from planner.core.request import Request
+from planner.core.request import Request, TimeLimit
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -54,14 +54,30 @@ class ServingLoad:
     output_tokens: int
     kv_precision: str
     load: str = "traffic"
-    max_ttft_s: float | None = None
-    max_tpot_s: float | None = None
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    arrival_cv: float | None = None
+    prompt_cv: float | None = None
+    output_cv: float | None = None
+    max_ttft: TimeLimit | None = None
+    max_tpot: TimeLimit | None = None
 
     @property
     def limits(self) -> dict[str, float]:
         """Limits that were given, by the figure that they are about."""
-        limits = {"ttft_s": self.max_ttft_s, "tpot_s": self.max_tpot_s}
-        return {name: value for name, value in limits.items() if value is not None}
+        limits = {"ttft": self.max_ttft, "tpot": self.max_tpot}
+        return {limit.figure(time): limit.seconds for time, limit in limits.items() if limit is not None}
+
+    def document(self) -> dict[str, Any]:
+        """The requests as files and answers state them: of each limit its seconds and, where it is no mean, its percentile."""
+        stated = {item.name: getattr(self, item.name) for item in fields(self)}
+        for time in ("max_ttft", "max_tpot"):
+            limit = stated.pop(time)
+            stated |= {
+                f"{time}_s": limit and limit.seconds,
+                f"{time}_percentile": limit and limit.percentile,
+            }
+        return stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction
@@ -23,6 +23,21 @@ DEFAULT_OUTPUT_TOKENS = 256
 Mode = Literal["training", "inference"]
 CostModelName = Literal["roofline", "paleo"]
 SolverName = Literal["auto", "program", "elimination"]
+
+
+class TimeLimit(NamedTuple):
+    """A limit on the mean of a time, or on a percentile of it.
+
+    >>> TimeLimit(2.0, 99).figure("ttft"), TimeLimit(0.03).figure("tpot")
+    ('ttft_p99_s', 'tpot_s')
+    """
+
+    seconds: float
+    percentile: int | None = None
+
+    def figure(self, time: str) -> str:
+        """The figure that it is about, of a time such as "ttft"."""
+        return f"{time}_s" if self.percentile is None else f"{time}_p{self.percentile}_s"
 
 
 # Of plan files whose plan stands in a section of its own, and of those that are for training.
@@ -250,10 +265,18 @@ class Request:
     # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_chunk, prefill_batch.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    max_ttft_s: float | None = None
-    max_tpot_s: float | None = None
+    max_ttft: TimeLimit | None = None
+    max_tpot: TimeLimit | None = None
     kv: str | None = None
     load: Literal["traffic", "benchmark", "backlog"] | None = None  # how requests come
+    concurrency: int | None = None  # requests in flight, of all replicas
+    rate_per_s: float | None = None  # requests of all replicas
+    arrival_cv: float | None = (
+        None  # coefficients of variation: of the times between requests, of the lengths of prompts and answers
+    )
+    prompt_cv: float | None = None
+    output_cv: float | None = None
+    requests: str | None = None  # a file of requests that were served: what of these is not given
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
 
     def source_of(self, field: str, default: str) -> str:
@@ -288,10 +311,16 @@ class Request:
         flags = {
             "--prompt": self.prompt_tokens,
             "--output-tokens": self.output_tokens,
-            "--max-ttft": self.max_ttft_s,
-            "--max-tpot": self.max_tpot_s,
+            "--max-ttft": self.max_ttft,
+            "--max-tpot": self.max_tpot,
             "--kv-precision": self.kv,
             "--load": self.load,
+            "--concurrency": self.concurrency,
+            "--rate": self.rate_per_s,
+            "--arrival-cv": self.arrival_cv,
+            "--prompt-cv": self.prompt_cv,
+            "--output-cv": self.output_cv,
+            "--requests": self.requests,
         }
         names = [flag for flag, value in flags.items() if value is not None]
         return names + [f"--{name.replace('_', '-')}" for name in self.serving_degrees]

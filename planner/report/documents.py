@@ -100,7 +100,7 @@ def _head(answer: Answer | Estimate) -> dict[str, Any]:
         "seq": setting.seq,
         "objective": answer.objective,
     }
-    return head if setting.load is None else {**head, **asdict(setting.load)}
+    return head if setting.load is None else {**head, **setting.load.document()}
 
 
 def _tail(answer: Answer | Estimate, notes: Sequence[str]) -> dict[str, Any]:

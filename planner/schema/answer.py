@@ -11,7 +11,15 @@ from costmodel.fields import parts_of
 from costmodel.serving.workload import Load
 from planner.core.request import SPACES, imported
 from planner.report.roles import TITLES
-from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
+from planner.schema.plan import (
+    MeshEntry,
+    MixedEntry,
+    PlanDocument,
+    ServingPlanEntry,
+    SplitEntry,
+    limit_keys,
+    request_keys,
+)
 from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
 
 # -- what answers have in common -----------------------------------------------------------------------------------------------
@@ -429,8 +437,8 @@ ServingHead = record(
     output_tokens=key(int, "Mean length of an answer.", ge=1),
     kv_precision=key(str, "Cache of keys and values: fp32, fp16, bf16, fp8, int8 or nvfp4."),
     load=key(Load, "How requests come: `--load`."),
-    max_ttft_s=key(Seconds | None, "Limit on the time to first token."),
-    max_tpot_s=key(Seconds | None, "Limit on the time per token."),
+    **request_keys(),
+    **limit_keys(Seconds),
 )
 
 # -- one space ----------------------------------------------------------------------------------------------------------------
@@ -528,7 +536,7 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
 def _serving_search_keys(cost: Any) -> dict[str, Any]:
     limits = record(
         "SurerLimits",
-        "Limits that ask for a plan that keeps each with a chance of 90 %; null where the first plan does.",
+        "Limits (of the same percentiles) that ask for a plan that keeps each with a chance of 90 %; null where the first does.",
         max_ttft_s=key(Seconds | None, default=None),
         max_tpot_s=key(Seconds | None, default=None),
     )
@@ -599,7 +607,7 @@ def _figures(space: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _cost_model(space: str) -> Any:
+def cost_model(space: str) -> Any:
     """A plan of a space with its figures."""
     known, figures = _SPACES[space], imported(SPACES[space].figures).values()
     sums = dict.fromkeys(figure.part_of for figure in figures if figure.part_of)
@@ -645,7 +653,7 @@ def _frameworks_key(space: str, plan: Any) -> Any:
 @functools.cache
 def search_model(space: str) -> Any:
     """Answer of `planner optimize --json` about plans of a space."""
-    known, cost = _SPACES[space], _cost_model(space)
+    known, cost = _SPACES[space], cost_model(space)
     keys: dict[str, Any] = {
         "space": key(Literal[space], "Space of the plans."),
         "plans": key(several(cost), "Best first."),
@@ -664,7 +672,7 @@ def search_model(space: str) -> Any:
 @functools.cache
 def estimate_model(space: str) -> Any:
     """Answer of `planner estimate --json` and `planner explain --json` about a plan of a space."""
-    known, cost = _SPACES[space], _cost_model(space)
+    known, cost = _SPACES[space], cost_model(space)
     return record(
         f"{SPACES[space].title}BreakdownDocument",
         f"Answer of `planner explain --json` with `space: {space}`; of `planner estimate --json` without rows by layer.",

@@ -56,7 +56,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.objectives import SERVING_OBJECTIVES, with_figures
+from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, with_figures
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from costmodel.serving.workload import Load
@@ -72,6 +72,32 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Word = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=10**8)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def request_keys(**more: Any) -> dict[str, Any]:
+    """Keys that say how many requests come, and how they differ."""
+    variation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None
+    return {
+        "concurrency": key(
+            Count | None, "Requests in flight, of all replicas; null: as many as there are places.", **more
+        ),
+        "rate_per_s": key(
+            Limit | None, "Requests per second, of all replicas; null: the next one comes when one is answered.", **more
+        ),
+        "arrival_cv": key(variation, "Coefficient of variation of the times between requests; null: 1.", **more),
+        "prompt_cv": key(variation, "Coefficient of variation of the lengths of prompts; null: 0.", **more),
+        "output_cv": key(variation, "Coefficient of variation of the lengths of answers; null: 0.", **more),
+    }
+
+
+def limit_keys(seconds: Any, **more: Any) -> dict[str, Any]:
+    """Keys of the limits on times, each with the percentile that it is about."""
+    keys: dict[str, Any] = {}
+    for time, words in (("ttft", "time to first token"), ("tpot", "time per token")):
+        about = f"Percentile of the {words} that the limit is about; null: its mean."
+        keys[f"max_{time}_s"] = key(seconds | None, f"Limit on the {words}.", **more)
+        keys[f"max_{time}_percentile"] = key(Literal[PERCENTILES] | None, about, **more)
+    return keys
 
 
 def _settings(plan: Any) -> dict[str, Any]:
@@ -146,8 +172,8 @@ else:
             "What the plan was chosen for.",
             default="throughput",
         ),
-        max_ttft_s=key(Limit | None, "Limit on the time to first token.", default=None),
-        max_tpot_s=key(Limit | None, "Limit on the time per token.", default=None),
+        **request_keys(default=None),
+        **limit_keys(Limit, default=None),
     )
 
     # -- a plan over several groups of devices: `costmodel.mixed.plan.MixedPlan`

@@ -165,6 +165,18 @@ def _clusters(request: Request, names: Sequence[str]) -> dict[str, Cluster]:
     return clusters
 
 
+def facts_of(request: Request, names: Sequence[str], most_gpus: int) -> list[ClusterFacts]:
+    """What sizing needs to know of clusters, by name or file.
+
+    Raises
+    ------
+    UsageError
+        A cluster with several kinds of GPUs.
+    """
+    clusters = _clusters(request, names)
+    return [_facts(request, Goal(), name, cluster, most_gpus) for name, cluster in clusters.items()]
+
+
 def _facts(request: Request, goal: Goal, name: str, cluster: Cluster, most_gpus: int) -> ClusterFacts:
     price = request.price_per_hour or cluster.device.price_per_hour
     if goal.budget is not None and price is None:

@@ -2,6 +2,9 @@
 
 Replicas are independent (or share experts in step), so of the plans that differ only in their number the one with the most is never worse:
 it alone is in the space, unless ``dp`` is fixed.
+
+Where requests come at a rate, a replica has as many places as fit (or as are allowed), and more replicas make nobody wait longer. By
+objectives that count devices the best number of replicas is the least that keeps the limits, which is found by bisection.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from costmodel.arrays import IntArray, combined
+from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan, is_legal
+from costmodel.serving.workload import Arrivals
 from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
 from strategies.score import Outcome
@@ -25,6 +29,11 @@ from strategies.score import Outcome
 MOST_BATCH = 1024
 # Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).
 MOST_PROMPT_TOKENS = 16384
+
+
+_ANY = float("inf")
+_OVERLOADED = 1e6
+_HALVINGS = 30  # of a rate: to 1e-9 of what a plan can serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +47,28 @@ class ServingSettings:
         Per device.
     objective : str
         A name of costmodel.objectives.SERVING_OBJECTIVES.
-    max_ttft_s, max_tpot_s : float
-        Limits on the time to first token and the time per output token, above 0.
+    limits : mapping
+        Time (``ttft_s``, ``tpot_p90_s``: a column of ServingCosts) -> the most that it may be, above 0.
     medians : mapping
-        Time (``ttft_s``, ``tpot_s``) -> what predicted ones are multiplied by to be compared with the limits, 1 where it is not named: of
+        Time -> what predicted ones are multiplied by to be compared with the limits, 1 where it is not named: of
         plans whose replicas have experts of their own, and of those whose replicas share them. With the medians of measured over predicted
         times, plans that are found keep each limit more likely than not.
     degrees : mapping
         Field of ServingPlan -> allowed values.
+    most_load : float
+        Of what a plan can serve, the share that comes at most; where requests come at a rate.
+    concurrency : int or None
+        Requests in flight, of all replicas: the least whole number of places per replica that holds them is tried alone.
     """
 
     max_workers: int
     capacity_bytes: float
     objective: str = "throughput"
-    max_ttft_s: float = float("inf")
-    max_tpot_s: float = float("inf")
+    limits: Mapping[str, float] = field(default_factory=dict)
     medians: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
+    most_load: float = _ANY
+    concurrency: int | None = None
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
@@ -105,10 +119,10 @@ def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings)
 def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[int, int, int, int, int]]:
     """(tp, pp, ep, etp, dp) that the devices and the experts allow; the rules evaluate the rest."""
     allowed = settings.degrees
-    most = settings.max_workers
+    most, flight = settings.max_workers, settings.concurrency or settings.max_workers
     for tp in _values(allowed.get("tp"), _tensor_degrees(shape, most), most):
         for pp in _values(allowed.get("pp"), range(1, min(shape.num_blocks, most // tp) + 1), most // tp):
-            replicas = most // (tp * pp)
+            replicas = min(most // (tp * pp), flight)
             for ep, etp in _expert_degrees(shape, tp, replicas, allowed):
                 sharing = max(ep * etp // tp, 1)
                 most_replicas = replicas // sharing * sharing
@@ -212,21 +226,24 @@ def search_serving(
     clock = Clock(limit_s=settings.wall_s)
     outcome = ServingOutcome()
     outline = outlines(model.shape, model.workload.prompt_tokens, settings)
-    numbers = [
-        batches_of(int(pp), int(least), settings) for pp, least in zip(outline.pp, outline.prefill_batch, strict=True)
-    ]
-    outcome.space_size = sum(map(len, numbers))
+    numbers = numbers_of(outline, settings)
+    has_rate = model.workload.arrivals is not None
+    outcome.space_size = sum(len(n[:1]) if has_rate else len(n) for n in numbers)
     outcome.searched = {"enumerated": 0, "do not fit": 0}
     if not outcome.space_size:
         return outcome
     most = max(int(n[-1]) for n in numbers if len(n))
     largest = model.largest_batch(outline, most, settings.capacity_bytes)
     fitting = [n[n <= most_here] for n, most_here in zip(numbers, largest, strict=True)]
+    if has_rate:
+        fitting = [n[-1:] for n in fitting]
     outcome.searched["do not fit"] = outcome.space_size - sum(map(len, fitting))
     best = _Best(settings)
     try:
         for rows, done in _blocks(fitting):
             plans = plans_of(outline, rows, [fitting[n] for n in rows])
+            if has_rate and SERVING_OBJECTIVES[settings.objective].is_per_device and "dp" not in settings.degrees:
+                plans = fewest_replicas(model, plans, settings)
             best.add(plans, model.evaluate(plans))
             outcome.searched["enumerated"] += len(plans)
             if progress is not None:
@@ -241,6 +258,74 @@ def search_serving(
     if not outcome.candidates:
         outcome.nearest_miss = best.nearest or _nearest_to_fit(model, outline, numbers)
     return outcome
+
+
+def numbers_of(outline: ServingBatch, settings: ServingSettings) -> list[IntArray]:
+    """Numbers of sequences that are tried with every row of an outline."""
+    rows = zip(outline.pp.tolist(), outline.prefill_batch.tolist(), outline.dp.tolist(), strict=True)
+    if settings.concurrency is None:
+        return [batches_of(pp, least, settings) for pp, least, _ in rows]
+    flight = settings.concurrency
+    held = [(-(-flight // dp), least) for _, least, dp in rows]
+    return [np.array([places] if places >= least else [], dtype=np.int64) for places, least in held]
+
+
+def fewest_replicas(model: ServingModel, plans: ServingBatch, settings: ServingSettings) -> ServingBatch:
+    """Plans with the least number of replicas that keeps the limits, at most as many as they have; all of these where none does."""
+    assert model.workload.arrivals is not None
+    unit, high = plans.sharing, plans.dp // plans.sharing
+    # Fewer are overloaded: what replicas can serve adds up.
+    each = model.times(plans)["most_requests_per_s"] / high
+    needed = np.ceil(model.workload.arrivals.rate_per_s / np.minimum(settings.most_load, 1.0) / each) - 1.0
+    low = np.clip(needed, 1, high).astype(np.int64)
+    while len(rows := np.flatnonzero(low < high)):
+        middle = (low[rows] + high[rows]) // 2
+        tried = replace(plans.take(rows), dp=middle * unit[rows])
+        kept = excess(tried, model.times(tried), settings) <= 1.0
+        low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
+    return replace(plans, dp=high * unit)
+
+
+def at_rate(model: ServingModel, rate_per_s: float) -> ServingModel:
+    """A model whose requests come at another rate."""
+    arrivals = replace(model.workload.arrivals or Arrivals(rate_per_s), rate_per_s=rate_per_s)
+    return replace(model, workload=replace(model.workload, arrivals=arrivals))
+
+
+def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettings) -> float:
+    """Requests per second that a plan can serve within the limits; 0 where it can serve none."""
+    plans = ServingBatch.from_plans([plan])
+    low, high = 0.0, float(model.times(plans)["most_requests_per_s"][0])
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        changed = at_rate(model, middle)
+        kept = excess(plans, changed.times(plans), settings)[0] <= 1.0
+        low, high = (middle, high) if kept else (low, middle)
+    return low
+
+
+def binding(model: ServingModel, plan: ServingPlan, settings: ServingSettings) -> tuple[str, ...]:
+    """Which limits a plan misses: columns of ServingCosts, and "load" for the share of what it can serve."""
+    plans = ServingBatch.from_plans([plan])
+    times = model.times(plans)
+    alone = {name: replace(settings, limits={name: limit}, most_load=_ANY) for name, limit in settings.limits.items()}
+    alone["load"] = replace(settings, limits={})
+    return tuple(name for name, one in alone.items() if excess(plans, times, one)[0] > 1.0)
+
+
+def excess(plans: ServingBatch, times: Mapping[str, FloatArray], settings: ServingSettings) -> FloatArray:
+    """How far plans are over their limits, (n,): the largest of times over limits, and of the load over what they are to take.
+
+    Plans that cannot serve what comes, whose times have no end, come after all others, the least overloaded first.
+    """
+    found = np.zeros(len(plans))
+    for name, limit in settings.limits.items():
+        own, shared = settings.medians.get(name, (1.0, 1.0))
+        found = np.maximum(found, times[name] / limit * np.where(plans.sharing > 1, shared, own))
+    if settings.most_load == _ANY:
+        return found
+    load = times["requests_per_s"] / times["most_requests_per_s"]
+    return np.where(load < 1.0, np.maximum(found, load / settings.most_load), _OVERLOADED * load)
 
 
 def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
@@ -268,14 +353,11 @@ class _Best:
 
     def add(self, plans: ServingBatch, costs: ServingCosts) -> None:
         settings = self.settings
-        excess = np.zeros(len(plans))
-        for name, limit in (("ttft_s", settings.max_ttft_s), ("tpot_s", settings.max_tpot_s)):
-            own, shared = settings.medians.get(name, (1.0, 1.0))
-            excess = np.maximum(excess, getattr(costs, name) / limit * np.where(plans.sharing > 1, shared, own))
-        n = int(np.argmin(excess))
-        if excess[n] < self._excess:
-            self._excess, self.nearest = float(excess[n]), ServingMiss(plan=plans.plan(n), fits=True)
-        kept = np.flatnonzero((excess <= 1.0) & (costs.memory_bytes <= settings.capacity_bytes))
+        over = excess(plans, costs.columns(), settings)
+        n = int(np.argmin(over))
+        if over[n] < self._excess:
+            self._excess, self.nearest = float(over[n]), ServingMiss(plan=plans.plan(n), fits=True)
+        kept = np.flatnonzero((over <= 1.0) & (costs.memory_bytes <= settings.capacity_bytes))
         if not len(kept):
             return
         plans, costs = plans.take(kept), costs.take(kept)

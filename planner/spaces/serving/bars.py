@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.network.graph import Graph
+from costmodel.objectives import mean_of
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import ServingWorkload
@@ -99,15 +100,18 @@ def serving_bars(
     ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
     barred = _with_intervals(plans, ends)
     if limits:
-        chances = _chances(found, kinds_of, known, ends, limits)
+        chances = _chances(plans, found, kinds_of, known, ends, limits)
         barred = tuple(
             replace(plan, figures={**plan.figures, "limits_probability": chance})
             for plan, chance in zip(barred, chances, strict=True)
         )
-    return barred, bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight)
+    # How many GPUs a plan takes for what comes at a rate is known.
+    compares = model.workload.arrivals is None or objective in _OF_OBJECTIVE
+    return barred, bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight, compares=compares)
 
 
 def _chances(
+    plans: Sequence[RankedPlan],
     found: Mapping[str, Candidates],
     kinds_of: Mapping[str, Sequence[str]],
     known: Mapping[str, Knowledge],
@@ -115,19 +119,19 @@ def _chances(
     limits: Mapping[str, float],
 ) -> list[float]:
     """The chance of each plan that it keeps all limits."""
-    names = list(limits)
-    agree = {
-        kind: correlations(found[names[0]], found[names[-1]], knowledge.model) for kind, knowledge in known.items()
-    }
+    means = {name: mean_of(name) for name in limits}
+    first, *_, last = [*means.values()] * 2
+    agree = {kind: correlations(found[first], found[last], knowledge.model) for kind, knowledge in known.items()}
     chances = []
-    for n, kind in enumerate(kinds_of["token_s"]):
+    for n, (plan, kind) in enumerate(zip(plans, kinds_of["token_s"], strict=True)):
         above = []
-        for name, limit in limits.items():
-            predicted, low, high = (float(times[n]) for times in (found[name].step_time_s, *ends[name]))
-            median = known[kinds_of[name][n]].model.median
-            above.append(deviates(median * predicted, low, high, limit))
+        for name, mean in means.items():
+            predicted, low, high = (float(times[n]) for times in (found[mean].step_time_s, *ends[mean]))
+            median = known[kinds_of[mean][n]].model.median
+            # A percentile is as far off as the mean.
+            above.append(deviates(median * predicted, low, high, limits[name] * predicted / plan[name]))
         # Errors of first tokens behind a queue and of the others agree in nothing: -0.24 of 858 deployments (benchmarks/first_tokens.py).
-        alike = len({kinds_of[name][n] for name in limits}) == 1
+        alike = len({kinds_of[mean][n] for mean in means.values()}) == 1
         chances.append(chance_of_all(above, float(agree[kind][n]) if alike else 0.0))
     return chances
 

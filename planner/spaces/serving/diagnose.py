@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from costmodel.serving.plan import SERVING_RULES
+from planner.core.answer import RankedPlan
 from planner.core.errors import PlannerError
-from planner.core.numbers import duration_text
+from planner.core.numbers import duration_text, percent, significant
 from planner.question.fixed import flag_of
 from planner.question.resolve import resolve
 from planner.spaces.diagnose import (
@@ -18,7 +20,7 @@ from planner.spaces.diagnose import (
     reason_of_rules,
     too_many_gpus,
 )
-from planner.spaces.serving.space import LIMITS, ServingPlanSpace, missed_limits, serving_space
+from planner.spaces.serving.space import ServingPlanSpace, limited, missed_limits, serving_space
 from strategies.mesh.settings import MeshRestriction
 from strategies.serving.search import ServingMiss, ServingSettings, batches_of, outlines, search_serving
 
@@ -68,8 +70,25 @@ class ServingDiagnosis(Diagnosis):
         ranked = self.space.rank([miss.plan])[0]
         if not miss.fits:
             return f"nothing fits: {miss_text(ranked.summary, ranked)}"
+        overload = self._overload(ranked)
+        if overload:
+            return overload
         misses = "; ".join(note.removeprefix("misses the limit: ") for note in missed_limits(self.space.limits, ranked))
         return f"no plan that fits keeps the limits; the nearest ({ranked.summary}) misses: {misses}"
+
+    def _overload(self, ranked: RankedPlan) -> str:
+        """Where even the plan that can serve most is busier than it should be."""
+        if not self.space.at_rate:
+            return ""
+        rate, most = ranked["requests_per_s"], ranked["most_requests_per_s"]
+        if rate <= self.settings.most_load * most:
+            return ""
+        needed = math.ceil(rate / most / self.settings.most_load) * ranked.workers
+        share = f", of which {percent(self.settings.most_load)} are planned for (--assume most_load=X)"
+        return (
+            f"{significant(rate)} requests/s are too many for up to {self.settings.max_workers} GPUs: "
+            f"{ranked.summary} can serve {significant(most)}{share}; so many need {needed:,} GPUs with such replicas"
+        )
 
     def nearest(self, miss: ServingMiss) -> Attempt:
         return _missed(self.space, miss)
@@ -123,7 +142,9 @@ class ServingDiagnosis(Diagnosis):
         fitting = [found for several in tried.values() for found in several if found.fits]
         best = min(fitting, key=lambda found: found.excess)
         ranked = best.space.rank([best.plan])[0]
-        times = " and ".join(f"{LIMITS[name]} {duration_text(ranked[name])}" for name in self.space.limits)
+        times = " and ".join(f"{limited(name)} {duration_text(ranked[name])}" for name in best.space.limits)
+        if (best.space.at_rate and not math.isfinite(ranked["request_s"])) or not times:
+            times = f"{significant(ranked['most_requests_per_s'])} requests/s"
         how = f"{best.words} ({ranked.summary})" if best.words else "with the plan above"
         return f"{said}; the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from planner.core.errors import UsageError
+from planner.core.request import TimeLimit
 from planner.question.choose import Asked, Kind
 
 if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
 
+# Limits that a plan file states.
+_LIMITED = ("max_ttft", "max_tpot")
+_REQUESTS = ("concurrency", "rate_per_s", "arrival_cv", "prompt_cv", "output_cv")
 # Attention that can generate text.
 _GENERATING = frozenset({"self_attention", "latent_attention"})
 
@@ -42,8 +46,13 @@ class ServingKind(Kind):
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:
         entry: Any = document.serving
-        names = ("prompt_tokens", "output_tokens", "load", "max_ttft_s", "max_tpot_s", "objective")
-        return {"kv": entry.kv_precision, **{name: getattr(entry, name) for name in names}}
+        names = ("prompt_tokens", "output_tokens", "load", "objective", *_REQUESTS)
+        limits = {time: (getattr(entry, f"{time}_s"), getattr(entry, f"{time}_percentile")) for time in _LIMITED}
+        return {
+            "kv": entry.kv_precision,
+            **{name: getattr(entry, name) for name in names},
+            **{time: None if seconds is None else TimeLimit(seconds, of) for time, (seconds, of) in limits.items()},
+        }
 
     def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
         return document  # whose batch is the sequences at a time

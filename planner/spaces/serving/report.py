@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, mean_of
 from costmodel.serving.plan import SERVING_FIGURES
-from planner.core.answer import Answer, Estimate, RankedPlan
+from planner.core.answer import Answer, Estimate, RankedPlan, ServingLoad
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
     Unit,
@@ -15,6 +15,7 @@ from planner.core.numbers import (
     counted,
     duration_text,
     duration_unit,
+    percent,
     significant,
     time_unit,
     used_of_total,
@@ -22,7 +23,7 @@ from planner.core.numbers import (
 from planner.report.answer import SpaceReport, bottleneck_columns, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
-from planner.spaces.serving.space import LIMITS
+from planner.spaces.serving.space import limited
 
 __all__ = ["REPORT"]
 
@@ -50,26 +51,38 @@ class ServingReport(SpaceReport):
         first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
         column = column_maker(plans)
         is_known = all(p["limits_probability"] is not None for p in plans)
-        sure = [column(SERVING_FIGURES["limits_probability"].label, _chance, 1)] if is_known else []
+        sure = [column(SERVING_FIGURES["limits_probability"].label, limit_chance, 1)] if is_known else []
+        if plans[0]["rate_per_s"] is None:
+            rates = [
+                column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
+                column("output", lambda p: significant(p["output_tokens_per_s_per_gpu"]), 4, unit="per GPU"),
+                column("requests/s", lambda p: significant(p["requests_per_s"]), 6),
+            ]
+        else:  # all serve the same
+            rates = [
+                column("load", _busy, 1),
+                column("most", lambda p: significant(p["most_requests_per_s"]), 4, unit="requests/s"),
+            ]
         columns = [
             *self.size_columns(plans),
             column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
             column("per token", lambda p: significant(p["tpot_s"] / each.size), 0, unit=each.name),
             *sure,
-            column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
-            column("output", lambda p: significant(p["output_tokens_per_s_per_gpu"]), 4, unit="per GPU"),
-            column("requests/s", lambda p: significant(p["requests_per_s"]), 6),
+            *rates,
             column(
                 "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 3, unit="per GPU"
             ),
             column("KV cache", lambda p: byte_text(p["kv_bytes"]), 7, unit="per GPU"),
             *bottleneck_columns(plans, 9),
         ]
+        output = (4 + len(sure), "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE)
+        per_token = (3, "step_time_low_s", "step_time_high_s", each)
+        usual = output if plans[0]["rate_per_s"] is None else per_token
         after, low, high, unit = {
             "ttft": (2, "ttft_low_s", "ttft_high_s", first),
-            "tpot": (3, "step_time_low_s", "step_time_high_s", each),
-            "latency": (3, "step_time_low_s", "step_time_high_s", each),
-        }.get(objective, (4 + len(sure), "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
+            "tpot": per_token,
+            "latency": per_token,
+        }.get(objective, usual)
         ends = [(_end(plan, low), _end(plan, high)) for plan in plans]
         return [*columns[:after], *bars_columns(plans, unit, ends), *columns[after:]]
 
@@ -81,7 +94,9 @@ class ServingReport(SpaceReport):
         if isinstance(answer, Estimate):
             return {}
         return {
-            "surer_limits": {f"max_{name}": limit for name, limit in answer.details.get("surer_limits", {}).items()}
+            "surer_limits": {
+                f"max_{mean_of(name)}": limit for name, limit in answer.details.get("surer_limits", {}).items()
+            }
         }
 
     def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> list[tuple[str, str]]:
@@ -92,6 +107,7 @@ class ServingReport(SpaceReport):
         return [
             *_versus_replicas(answer),
             *_batch_facts(best, _load(answer)),
+            ("Requests", percentiles_text(best)),
             *_limits(answer, best),
             *_interval_facts(best),
         ]
@@ -100,7 +116,7 @@ class ServingReport(SpaceReport):
         ranked = estimate.ranked
         return [
             *_batch_facts(ranked, _load(estimate)),
-            ("A request", duration_text(ranked["request_s"])),
+            ("Requests", percentiles_text(ranked)),
             *_limits(estimate, ranked),
             *_interval_facts(ranked),
         ]
@@ -122,10 +138,23 @@ def _end(plan: RankedPlan, name: str) -> Any:
     return plan.get(name) if name in plan.figures else getattr(plan, name)
 
 
-def _load(answer: Answer | Estimate) -> str:
+def _load(answer: Answer | Estimate) -> ServingLoad:
     load = answer.setting.load
     assert load is not None, "what serves has requests"
-    return load.load
+    return load
+
+
+def _rate_text(plan: RankedPlan) -> str:
+    """How busy a plan is where requests come at a rate."""
+    return (
+        f"{significant(plan['rate_per_s'])} requests/s, {_busy(plan)} of the {significant(plan['most_requests_per_s'])} that it can serve; "
+        f"{significant(plan['occupied_places'])} of {plan.plan.max_batch:,} places per replica taken on average"
+    )
+
+
+def _busy(plan: RankedPlan) -> str:
+    """What comes, as a share of what a plan can serve."""
+    return percent(plan["rate_per_s"] / plan["most_requests_per_s"])
 
 
 _HOW = {
@@ -135,12 +164,26 @@ _HOW = {
 }
 
 
-def _batch_facts(plan: RankedPlan, load: str) -> list[tuple[str, str]]:
+def percentiles_text(plan: RankedPlan) -> str:
+    """The times of requests in the median, of nine in ten and of 99 in 100."""
+    words = {"ttft": "first token", "tpot": "per token", "request": "whole request"}
+    if "ttft_p50_s" not in plan.figures:
+        return f"{duration_text(plan['request_s'])} each on average"
+    times = [
+        f"{name} {', '.join(duration_text(plan[f'{time}_p{share}_s']) for share in PERCENTILES)}"
+        for time, name in words.items()
+    ]
+    return f"{'; '.join(times)} (p50, p90, p99)"
+
+
+def _batch_facts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
     kept, most = byte_text(plan["kv_bytes_per_sequence"]), counted(plan["largest_batch"], "sequence")
     return [
         (
             "Load",
-            f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load]}",
+            f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load.load]}"
+            if load.rate_per_s is None
+            else _rate_text(plan),
         ),
         (
             "Batch",
@@ -170,10 +213,10 @@ def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]
     if not limits:
         return []
     texts = [
-        f"{LIMITS[name]} at most {duration_text(limit)}: {duration_text(plan[name])} predicted"
+        f"{limited(name)} at most {duration_text(limit)}: {duration_text(plan[name])} predicted"
         for name, limit in limits.items()
     ]
-    kept = f"{'both ' if len(limits) > 1 else ''}kept with {_chance(plan)} probability"
+    kept = f"{'both ' if len(limits) > 1 else ''}kept with {limit_chance(plan)} probability"
     surer = [_surer(answer)] if isinstance(answer, Answer) and "surer" in answer.baselines else []
     return [("Limits", "; ".join([f"{'; '.join(texts)}{', ' if len(texts) == 1 else '; '}{kept}", *surer]))]
 
@@ -182,11 +225,13 @@ def _surer(answer: Answer) -> str:
     """What a plan that keeps the limits with 90 % probability costs."""
     found, limits = answer.baselines["surer"], answer.details["surer_limits"]
     each = " each" if len(limits) > 1 else ""
-    options = " ".join(f"--max-{name.removesuffix('_s')} {1e3 * limit:g}ms" for name, limit in limits.items())
+    options = " ".join(_option(name, limit) for name, limit in limits.items())
     asks = f"{options} {'ask' if each else 'asks'} for 90 %{each}"
     if found is None:
         return f"{asks}, which no plan keeps" if answer.details["surer_searched"] else asks
     figure = SERVING_OBJECTIVES[answer.objective].figure
+    if found["rate_per_s"] is not None and SERVING_OBJECTIVES[answer.objective].is_per_device:
+        return f"{asks}, with {found.workers} GPUs in place of {answer.plans[0].workers}"
     if figure == "output_tokens_per_s":
         now, then = (significant(plan[figure]) for plan in (answer.plans[0], found))
         return f"{asks}, with {then} output tokens/s in place of {now}"
@@ -194,7 +239,17 @@ def _surer(answer: Answer) -> str:
     return f"{asks}, with {then} in place of {now}"
 
 
-def _chance(plan: RankedPlan) -> str:
+def _option(figure: str, limit_s: float) -> str:
+    """A limit as the command line takes it.
+
+    >>> _option("ttft_p99_s", 2.0), _option("tpot_s", 0.03)
+    ('--max-ttft p99:2000ms', '--max-tpot 30ms')
+    """
+    time, *share = figure.split("_")[:-1]
+    return f"--max-{time} {''.join(f'{of}:' for of in share)}{1e3 * limit_s:g}ms"
+
+
+def limit_chance(plan: RankedPlan) -> str:
     """A chance in whole percent, never as certain."""
     chance = plan["limits_probability"]
     return ">99 %" if chance >= 0.995 else "<1 %" if chance < 0.005 else f"{100.0 * chance:.0f} %"
@@ -205,7 +260,7 @@ def _interval_facts(plan: RankedPlan) -> list[tuple[str, str]]:
         ("first token", plan["ttft_low_s"], plan["ttft_high_s"], duration_unit(plan["ttft_s"])),
         ("per token", plan.step_time_low_s, plan.step_time_high_s, duration_unit(plan["tpot_s"])),
         ("output", plan["output_tokens_per_s_low"], plan["output_tokens_per_s_high"], _RATE),
-    )
+    )[: 3 if plan["rate_per_s"] is None else 2]
     texts = [f"{words} {span_text((low, high), unit)} {unit.name}" for words, low, high, unit in spans if low]
     return [("80 % intervals", ", ".join(texts))] if texts else []
 

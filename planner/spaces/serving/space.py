@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
-from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, serving_model_with
 from costmodel.serving.plan import (
@@ -27,7 +28,7 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
-from costmodel.serving.workload import Load, ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import Arrivals, Load, ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import (
     ASSUMED,
     Answer,
@@ -39,9 +40,9 @@ from planner.core.answer import (
     ServingLoad,
     Setting,
 )
-from planner.core.errors import UsageError
+from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
-from planner.core.numbers import byte_text
+from planner.core.numbers import byte_text, percent, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
@@ -56,8 +57,6 @@ from strategies.serving.search import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from costmodel.timeline import Tracks
     from planner.spaces.items import Item
     from strategies.limits import Progress
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))
-LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
+_LIMITED = {"ttft": "time to first token", "tpot": "time per token"}
 # Another search says what a surer plan costs, where so many plans take a moment.
 _CHEAP_SEARCH = 300_000
 # What kernels of a decoding pass spend most of their time on: by what would make them faster.
@@ -89,7 +88,8 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     UsageError
         Options of training, a framework that trains, a network or lengths that cannot be served.
     """
-    request, framework = resolved.request, resolved.workload.framework
+    request, framework = with_trace(resolved.request), resolved.workload.framework
+    resolved = dataclasses.replace(resolved, request=request)
     _check_options(request)
     if request.framework and not framework.serves:
         raise UsageError(
@@ -109,6 +109,9 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             kv_bytes=FORMATS[kv].bytes,
             framework=framework,
             load=request.load or "traffic",
+            arrivals=_arrivals(request),
+            prompt_variation=request.prompt_cv or 0.0,
+            output_variation=request.output_cv or 0.0,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
     except (ServingError, MeshError) as error:
@@ -120,6 +123,37 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
         kv_precision=kv,
     )
+
+
+def with_trace(request: Request) -> Request:
+    """A question with what its trace says of the requests, but for what is said otherwise.
+
+    Raises
+    ------
+    InputFileError
+        The trace cannot be read.
+    """
+    if request.requests is None:
+        return request
+    from planner.files.request_trace import read_request_trace
+
+    found = dataclasses.asdict(read_request_trace(Path(request.requests)))
+    del found["requests"]
+    if request.concurrency is not None:
+        del found["rate_per_s"], found["arrival_cv"]
+    taken = {name: value for name, value in found.items() if getattr(request, name) is None}
+    return dataclasses.replace(
+        request,
+        requests=None,
+        origins={**request.origins, **dict.fromkeys(taken, f"given by {request.requests}")},
+        **taken,
+    )
+
+
+def _arrivals(request: Request) -> Arrivals | None:
+    if request.rate_per_s is None:
+        return None
+    return Arrivals(request.rate_per_s, 1.0 if request.arrival_cv is None else request.arrival_cv)
 
 
 _LOADS: dict[Load, str] = {
@@ -156,8 +190,13 @@ class ServingPlanSpace(PlanSpace):
             output_tokens=workload.output_tokens,
             kv_precision=self.kv_precision,
             load=workload.load,
-            max_ttft_s=request.max_ttft_s,
-            max_tpot_s=request.max_tpot_s,
+            concurrency=request.concurrency,
+            rate_per_s=request.rate_per_s,
+            arrival_cv=request.arrival_cv,
+            prompt_cv=request.prompt_cv,
+            output_cv=request.output_cv,
+            max_ttft=request.max_ttft,
+            max_tpot=request.max_tpot,
         )
 
     @property
@@ -170,8 +209,17 @@ class ServingPlanSpace(PlanSpace):
         """What measured times are over predicted ones in the median, at least 1: `strategies.serving.search.ServingSettings`."""
         from planner.spaces.serving.bars import medians
 
-        found = {name: medians(self.request, self.model.workload, name) for name in self.limits}
+        found = {name: medians(self.request, self.model.workload, mean_of(name)) for name in self.limits}
         return {name: (max(own, 1.0), max(shared, 1.0)) for name, (own, shared) in found.items()}
+
+    @property
+    def at_rate(self) -> bool:
+        """Whether requests come at a rate, however fast they are answered."""
+        return self.model.workload.arrivals is not None
+
+    @property
+    def objective(self) -> str:
+        return self.request.objective or ("tokens_per_s_per_gpu" if self.at_rate else self.usual_objective)
 
     @property
     def degrees(self) -> dict[str, Bounds]:
@@ -192,13 +240,14 @@ class ServingPlanSpace(PlanSpace):
 
     def settings(self) -> ServingSettings:
         """Limits of the search that the question asks for."""
-        request, infinite = self.resolved.request, float("inf")
+        request = self.resolved.request
         return ServingSettings(
             max_workers=request.gpus,
             capacity_bytes=self.capacity_bytes,
             objective=self.objective,
-            max_ttft_s=infinite if request.max_ttft_s is None else request.max_ttft_s,
-            max_tpot_s=infinite if request.max_tpot_s is None else request.max_tpot_s,
+            limits=self.limits,
+            most_load=self.model.assumptions.most_load if self.at_rate else float("inf"),
+            concurrency=request.concurrency,
             medians=self.medians,
             degrees=self.degrees,
             top=request.top,
@@ -261,7 +310,7 @@ class ServingPlanSpace(PlanSpace):
     def _rather_missed(self, ranked: RankedPlan) -> list[Note]:
         """Limits that a plan keeps as predicted, and misses more likely than not."""
         return [
-            Note("rather_misses_limit", figure=LIMITS[name], value_s=ranked[name], limit_s=limit)
+            Note("rather_misses_limit", figure=limited(name), value_s=ranked[name], limit_s=limit)
             for name, limit in self.limits.items()
             if ranked[name] <= limit < self._median(ranked, name)
         ]
@@ -269,7 +318,7 @@ class ServingPlanSpace(PlanSpace):
     def _with_surer(self, answer: Answer, found: Found) -> Answer:
         """The answer with limits that ask for a plan that keeps each with a chance of 90 %, and that plan where it is quickly found."""
         best = answer.plans[0]
-        ends = {"ttft_s": best["ttft_high_s"], "tpot_s": best.step_time_high_s}
+        ends = {name: _high(best, name) for name in self.limits}
         asked = {
             name: _rounded_down(limit * self._median(best, name) / ends[name])
             for name, limit in self.limits.items()
@@ -281,12 +330,7 @@ class ServingPlanSpace(PlanSpace):
         is_cheap = found.outcome.searched["enumerated"] <= _CHEAP_SEARCH
         if is_cheap:
             usual = self.settings()
-            settings = dataclasses.replace(
-                usual,
-                top=1,
-                max_ttft_s=asked.get("ttft_s", usual.max_ttft_s),
-                max_tpot_s=asked.get("tpot_s", usual.max_tpot_s),
-            )
+            settings = dataclasses.replace(usual, top=1, limits={**usual.limits, **asked})
             candidates = search_serving(self.model, settings).candidates
             if candidates:
                 (surer,), _ = self.error_bars(self.rank([candidates[0].plan], best.score))
@@ -322,6 +366,7 @@ class ServingPlanSpace(PlanSpace):
                 "kv_bytes_per_sequence": float(costs.sequence_bytes[n]),
                 "largest_batch": int(largest[n]),
                 "limits_probability": None,
+                "rate_per_s": self.request.rate_per_s,
                 "money_per_million_output_tokens": None
                 if price is None
                 else plan.workers * price / 3600.0 / rate * 1e6,
@@ -406,8 +451,17 @@ class ServingPlanSpace(PlanSpace):
                 if workload.encoder
                 else []
             ),
-            Assumption(name="load", value=_LOADS[workload.load], source=request.source_of("load", "default")),
+            self._load_assumption(),
         )
+
+    def _load_assumption(self) -> Assumption:
+        request, arrivals = self.request, self.model.workload.arrivals
+        if arrivals is None:
+            load = self.model.workload.load
+            return Assumption(name="load", value=_LOADS[load], source=request.source_of("load", "default"))
+        how = "at random" if arrivals.variation == 1.0 else f"coefficient of variation {arrivals.variation:g}"
+        value = f"{arrivals.rate_per_s:g} requests/s ({how}), at most {percent(self.assumed.most_load)} of what a plan can serve"
+        return Assumption(name="load", value=value, source=request.source_of("rate_per_s", "default"))
 
     @property
     def assumed(self) -> ServingAssumptions:
@@ -420,6 +474,19 @@ class ServingPlanSpace(PlanSpace):
 
     def broken(self, plan: ServingPlan) -> list[str]:
         return broken_serving_rules(self.shape, plan)
+
+    def check(self, plan: ServingPlan) -> None:
+        """Raise `UsageError` with every rule that a plan breaks, and `NoFeasiblePlan` where more requests come than it can serve."""
+        super().check(plan)
+        if self.at_rate:
+            costs = self.model.evaluate(ServingBatch.from_plans([plan]))
+            most, rate = float(costs.most_requests_per_s[0]), self.request.rate_per_s or 0.0
+            if rate >= most:
+                more = math.ceil(rate / most / self.assumed.most_load) * plan.workers
+                raise NoFeasiblePlan(
+                    f"--rate {rate:g}: the plan serves at most {significant(most)} requests/s; so many need {more} GPUs with such "
+                    f"replicas ('planner size {self.resolved.setting.model} --rate {rate:g}' finds the fewest)"
+                )
 
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
         """The plan that the options spell out on exactly the GPUs of the question.
@@ -465,7 +532,7 @@ class ServingPlanSpace(PlanSpace):
         plan = ServingPlan(**values)
         if "max_batch" not in values:
             plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))
-            self.check(plan)
+            super().check(plan)
             most = int(self.rank([plan])[0]["largest_batch"])
             plan = dataclasses.replace(plan, max_batch=max(most, plan.max_batch))
             chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
@@ -539,6 +606,13 @@ class ServingPlanSpace(PlanSpace):
         raise UsageError("a plan that serves a network has no timeline of a step")
 
 
+def _high(ranked: RankedPlan, name: str) -> float:
+    """The upper end of the interval of a time, or of a percentile of it, which is as far off as its mean."""
+    ends = {"ttft_s": ranked["ttft_high_s"], "tpot_s": ranked.step_time_high_s}
+    mean = mean_of(name)
+    return float(ends[mean] * ranked[name] / ranked[mean])
+
+
 def _rounded_down(seconds: float) -> float:
     """A time of three digits, as a limit is written.
 
@@ -549,10 +623,20 @@ def _rounded_down(seconds: float) -> float:
     return round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits)
 
 
+def limited(figure: str) -> str:
+    """The name of a time that has a limit.
+
+    >>> limited("ttft_s"), limited("tpot_p90_s")
+    ('time to first token', 'time per token (p90)')
+    """
+    time, *share = figure.split("_")[:-1]
+    return _LIMITED[time] + (f" ({share[0]})" if share else "")
+
+
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:
     """Limits that a plan does not keep."""
     return [
-        Note("misses_limit", figure=LIMITS[name], value_s=ranked[name], limit_s=limit)
+        Note("misses_limit", figure=limited(name), value_s=ranked[name], limit_s=limit)
         for name, limit in limits.items()
         if ranked[name] > limit
     ]
@@ -590,12 +674,37 @@ def _check_options(request: Request) -> None:
         ]
     if request.objective not in (None, *SERVING_OBJECTIVES):
         problems.append(f"--objective {request.objective}: serving has {', '.join(SERVING_OBJECTIVES)}")
+    if request.rate_per_s is not None:
+        problems += [
+            f"{flag}: {reason}"
+            for flag, reason, is_given in (
+                ("--concurrency", "--rate says how many requests come; leave one of them out", request.concurrency),
+                ("--load", "--rate says how requests come; leave one of them out", request.load),
+                (
+                    "--objective throughput",
+                    "--rate fixes how many tokens are served; name tokens_per_s_per_gpu (the fewest GPUs), latency, ttft or tpot",
+                    request.objective == "throughput",
+                ),
+            )
+            if is_given
+        ]
+    elif request.arrival_cv is not None:
+        problems.append("--arrival-cv: needs --rate, the requests per second whose times vary")
+    if request.concurrency is not None and "max_batch" in request.serving_degrees:
+        problems.append(
+            "--concurrency: says how many sequences all replicas hold, and --max-batch each; leave one of them out"
+        )
+    problems += [
+        f"--max-{time} p{limit.percentile}: percentiles are not predicted yet; leave p{limit.percentile} out"
+        for time, limit in (("ttft", request.max_ttft), ("tpot", request.max_tpot))
+        if limit is not None and limit.figure(time) not in SERVING_FIGURES
+    ]
     if request.output_tokens == 1:
         asked = [
             flag
             for flag, given in (
                 ("--objective tpot", request.objective == "tpot"),
-                ("--max-tpot", request.max_tpot_s),
+                ("--max-tpot", request.max_tpot),
             )
             if given
         ]

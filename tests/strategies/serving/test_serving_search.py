@@ -57,9 +57,11 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
     if rng.random() < 0.6:  # memory that excludes some plans
         settings = replace(settings, capacity_bytes=float(np.quantile(costs.memory_bytes, rng.uniform(0.0, 0.9))))
     if rng.random() < 0.5:
-        settings = replace(settings, max_ttft_s=float(np.quantile(costs.ttft_s, rng.uniform(0.1, 0.9))))
+        limit = float(np.quantile(costs.ttft_s, rng.uniform(0.1, 0.9)))
+        settings = replace(settings, limits={"ttft_s": limit})
     if rng.random() < 0.5:
-        settings = replace(settings, max_tpot_s=max(float(np.quantile(costs.tpot_s, rng.uniform(0.1, 0.9))), 1e-9))
+        limit = max(float(np.quantile(costs.tpot_s, rng.uniform(0.1, 0.9))), 1e-9)
+        settings = replace(settings, limits={**settings.limits, "tpot_s": limit})
     return model, settings
 
 
@@ -92,8 +94,8 @@ def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
     costs = model.evaluate(every)
     kept = (
         (costs.memory_bytes <= settings.capacity_bytes)
-        & (costs.ttft_s <= settings.max_ttft_s)
-        & (costs.tpot_s <= settings.max_tpot_s)
+        & (costs.ttft_s <= settings.limits.get("ttft_s", np.inf))
+        & (costs.tpot_s <= settings.limits.get("tpot_s", np.inf))
     )
     outcome = search_serving(model, settings)
     assert not outcome.out_of_time
@@ -117,7 +119,9 @@ def test_candidates_keep_the_limits_and_differ_in_their_degrees() -> None:
     free = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, objective="latency"))
     quick = model.evaluate(ServingBatch.from_plans([free.candidates[0].plan]))
     limit = 1.5 * float(quick.tpot_s[0])
-    outcome = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit, top=50))
+    outcome = search_serving(
+        model, ServingSettings(max_workers=4, capacity_bytes=1e18, limits={"tpot_s": limit}, top=50)
+    )
     plans = [c.plan for c in outcome.candidates]
     assert len({(p.tp, p.pp, p.ep, p.etp, p.dp) for p in plans}) == len(plans) > 1
     assert np.all(model.evaluate(ServingBatch.from_plans(plans)).tpot_s <= limit)
@@ -130,7 +134,7 @@ def test_more_time_is_never_worse() -> None:
     model = serving()
     best = [
         1.0
-        / search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit))
+        / search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, limits={"tpot_s": limit}))
         .candidates[0]
         .score
         for limit in (2.12e-3, 2.15e-3, 3e-3, 1.0)

@@ -20,7 +20,7 @@ from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
-from planner.core.request import Request
+from planner.core.request import Request, TimeLimit
 from planner.files.loading import load_cluster
 from planner.importers.networks import load_model
 from planner.question.resolve import resolve
@@ -236,12 +236,12 @@ def test_two_limits_are_kept_less_often_than_either(answer: Ask, load: str, limi
 def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(name: str) -> None:
     """Against all plans, costed with their intervals one by one."""
     gpus, limit = 2 if name == "llama3-8b" else 4, 0.02
-    request = Request(model=name, mode="inference", gpus=gpus, max_tpot_s=limit)
+    request = Request(model=name, mode="inference", gpus=gpus, max_tpot=TimeLimit(limit))
     space = serving_space(resolve(request))
     degrees = {"max_batch": Bounds(values=(8, 64, 100, 128)), "prefill_chunk": Bounds(values=(0, 512))}
     settings = replace(space.settings(), degrees=degrees, top=10_000)
     found = [candidate.plan for candidate in search_serving(space.model, settings).candidates]
-    loose = replace(settings, medians={}, max_tpot_s=10.0)
+    loose = replace(settings, medians={}, limits={"tpot_s": 10.0})
     outline = outlines(space.shape, 1024, loose)
     batches = [np.array([b for b in (8, 64, 100, 128) if b >= least]) for least in outline.prefill_batch]
     every = plans_of(outline, np.arange(len(outline)), batches)

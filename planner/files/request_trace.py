@@ -1,0 +1,204 @@
+"""Traces of requests that were served: when each came, and how long its prompt and its answer were.
+
+CSV with a header, or JSON lines. Names of the columns as the planner calls them, or as public traces do::
+
+    arrival_s,prompt_tokens,output_tokens
+    0.0,812,230
+    0.4,1507,96
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.core.errors import FileProblem, InputFileError
+from planner.files.text import read_text
+
+MAX_BYTES = 512 * 2**20
+_MOST_PROBLEMS = 20
+
+
+class _Columns(NamedTuple):
+    """What a kind of trace calls the time of arrival, the tokens of the prompt and of the answer."""
+
+    arrival: str
+    prompt: str
+    output: str
+    seconds: float | None  # of a unit of the time; None: it is a date
+    of: str
+
+
+_KINDS = (
+    _Columns("arrival_s", "prompt_tokens", "output_tokens", 1.0, "the planner"),
+    _Columns("timestamp", "input_length", "output_length", 1e-3, "Mooncake (FAST 2025), aiperf"),
+    _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", None, "Azure LLM inference traces of 2023 and 2024"),
+    _Columns("Timestamp", "Request tokens", "Response tokens", 1.0, "BurstGPT"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTrace:
+    """What a trace says of the requests.
+
+    Attributes
+    ----------
+    requests : int
+    rate_per_s : float
+        Requests per second from the first to the last.
+    arrival_cv, prompt_cv, output_cv : float
+        Coefficients of variation: of the times between requests, of the lengths of prompts and of answers.
+    prompt_tokens, output_tokens : int
+        Mean lengths, rounded.
+    """
+
+    requests: int
+    rate_per_s: float
+    arrival_cv: float
+    prompt_tokens: int
+    prompt_cv: float
+    output_tokens: int
+    output_cv: float
+
+
+def read_request_trace(path: Path) -> RequestTrace:
+    r"""Read a trace. Requests without an answer (0 tokens) failed, and are left out.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, has other columns, a cell is no number, requests are out of order, or there are fewer than two.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "trace.csv")
+    >>> _ = file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,300,10\n2,200,10\n")
+    >>> trace = read_request_trace(file)
+    >>> trace.rate_per_s, trace.arrival_cv, trace.prompt_tokens, round(trace.prompt_cv, 3), trace.output_cv
+    (1.0, 0.0, 200, 0.408, 0.0)
+    """
+    text, _ = read_text(path, MAX_BYTES, "a trace of requests")
+    problems: list[FileProblem] = []
+    kind, found, before = None, [], -math.inf
+    for line, row in _rows(path, text):
+        if kind is None:
+            kind = _kind_of(path, line, row)
+        try:
+            arrival = _cell(row, kind.arrival, partial(_time, seconds=kind.seconds))
+            prompt, output = (_cell(row, name, _length) for name in (kind.prompt, kind.output))
+        except ValueError as error:
+            problems.append(FileProblem(path=path, line=line, column=1, message=str(error)))
+            continue
+        if arrival < before:
+            words = f"{kind.arrival} {row[kind.arrival]}: comes before the request above it; sort the file by time"
+            problems.append(FileProblem(path=path, line=line, column=1, message=words))
+        before = arrival
+        if output > 0:
+            found.append((arrival, prompt, output))
+        if len(problems) == _MOST_PROBLEMS:
+            break
+    if not problems and (len(found) < 2 or found[-1][0] <= found[0][0]):
+        problems = [FileProblem(path=path, line=1, column=1, message="needs at least two requests, at different times")]
+    if problems:
+        raise InputFileError(problems)
+    return _summary(np.array(found, dtype=np.float64))
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Lines with their numbers, as mappings."""
+    if text.lstrip().startswith("{"):
+        for line, words in enumerate(text.splitlines(), 1):
+            if words.strip():
+                try:
+                    row = json.loads(words)
+                except (ValueError, RecursionError):
+                    row = None
+                if not isinstance(row, dict):
+                    raise InputFileError([FileProblem(path=path, line=line, column=1, message="is no JSON object")])
+                yield line, row
+        return
+    reader = csv.DictReader(io.StringIO(text))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise InputFileError(
+            [FileProblem(path=path, line=reader.line_num, column=1, message=f"is no CSV: {error}")]
+        ) from None
+
+
+def _kind_of(path: Path, line: int, row: Mapping[str, Any]) -> _Columns:
+    for kind in _KINDS:
+        if {kind.arrival, kind.prompt, kind.output} <= set(row):
+            return kind
+    known = "; ".join(f"{k.arrival}, {k.prompt}, {k.output} ({k.of})" for k in _KINDS)
+    raise InputFileError(
+        [
+            FileProblem(
+                path=path,
+                line=1 if line == 2 else line,
+                column=1,
+                message=f"has other columns than a trace of requests: {known}",
+            )
+        ]
+    )
+
+
+def _cell(row: Mapping[str, Any], name: str, read: Callable[[Any], float]) -> float:
+    if row.get(name) in (None, ""):
+        raise ValueError(f"{name}: is missing")
+    try:
+        return read(row[name])
+    except ValueError as error:
+        raise ValueError(f"{name} {row[name]}: {error}") from None
+
+
+def _time(value: Any, seconds: float | None) -> float:
+    if seconds is None:
+        try:
+            return dt.datetime.fromisoformat(str(value)).timestamp()
+        except ValueError:
+            raise ValueError("must be a date and time such as 2024-05-10 00:00:00.009930") from None
+    return _number(value) * seconds
+
+
+def _length(value: Any) -> float:
+    length = _number(value)
+    if length < 0 or length != int(length):
+        raise ValueError("must be a number of tokens")
+    return length
+
+
+def _number(value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found):
+        raise ValueError("must be a number")
+    return found
+
+
+def _summary(requests: np.ndarray[Any, np.dtype[np.float64]]) -> RequestTrace:
+    arrival, prompt, output = requests.T
+    between = np.diff(arrival)
+    return RequestTrace(
+        requests=len(requests),
+        rate_per_s=float(1.0 / between.mean()),
+        arrival_cv=float(between.std() / between.mean()),
+        prompt_tokens=max(round(float(prompt.mean())), 1),
+        prompt_cv=float(prompt.std() / max(prompt.mean(), 1.0)),
+        output_tokens=max(round(float(output.mean())), 1),
+        output_cv=float(output.std() / output.mean()),
+    )

@@ -1,0 +1,230 @@
+"""How many of which GPUs serve requests that come at a rate: on every cluster the fewest that keep the limits, and some in reserve.
+
+The fewest replicas of the best plan come from the search of `planner optimize --rate`. Beyond them a fleet has spare replicas, so that it
+keeps its limits while as many are down. Where the rate changes over the hours, the most that comes in an hour decides; following the demand
+would take only as many replicas in each hour as keep the limits then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.serving.plan import ServingBatch
+from planner.core.answer import Answer, RankedPlan
+from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
+from planner.core.request import Request
+from planner.sizing.search import ClusterFacts, charged_gpus
+from strategies.serving.search import at_rate, binding, fewest_replicas, largest_rate
+
+if TYPE_CHECKING:
+    from planner.spaces.serving.space import ServingPlanSpace
+    from strategies.limits import Progress
+
+HOURS_PER_MONTH = 730.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """Replicas of one plan on one cluster that serve a demand.
+
+    Attributes
+    ----------
+    facts : ClusterFacts
+    answer : Answer or None
+        The plans at the highest rate, the first with the fewest GPUs; None where there is none.
+    reason : str
+        Why there is none.
+    spares : int
+        Replicas, or groups of them that share experts, that may be down.
+    hours : sequence of float
+        Requests per second of every hour; empty where the rate stays.
+    plan : RankedPlan, optional
+        Another plan than the first.
+    """
+
+    facts: ClusterFacts
+    answer: Answer | None = None
+    reason: str = ""
+    spares: int = 1
+    hours: Sequence[float] = ()
+    plan: RankedPlan | None = None
+
+    @property
+    def found(self) -> Answer:
+        """The answer, where there is one."""
+        assert self.answer is not None, self.reason
+        return self.answer
+
+    @property
+    def best(self) -> RankedPlan:
+        """The plan, with the replicas that the demand needs."""
+        return self.plan or self.found.plans[0]
+
+    @property
+    def surer(self) -> Fleet | None:
+        """The fewest GPUs that keep each limit with a chance of 90 %, where the first plan does not; None where there are none."""
+        surer = None if self.plan is not None else self.found.baselines.get("surer")
+        if surer is None:
+            return None
+        fleet = dataclasses.replace(self, plan=surer)
+        return fleet if fleet.gpus <= self.facts.most else None
+
+    @property
+    def lacks_surer(self) -> bool:
+        """Whether none keeps each limit with a chance of 90 %."""
+        return "surer" in self.found.baselines and self.surer is None
+
+    @property
+    def space(self) -> ServingPlanSpace:
+        """Its cost model at the highest rate."""
+        space: ServingPlanSpace = self.found.space  # type: ignore[assignment]
+        return space
+
+    @cached_property
+    def batch(self) -> ServingBatch:
+        """The plan as the cost model takes it."""
+        return ServingBatch.from_plans([self.best.plan])
+
+    @property
+    def unit(self) -> int:
+        """Replicas that are added together: one, or those that share experts."""
+        return int(self.batch.sharing[0])
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that are paid for, of whole nodes beyond one."""
+        least = int(self.best.plan.dp) + self.spares * self.unit
+        return charged_gpus(self.best.workers // self.best.plan.dp * least, self.facts.node)
+
+    @property
+    def replicas(self) -> int:
+        """As many as these GPUs hold: those that the demand needs, the spare ones, and what whole nodes have room for."""
+        together: int = self.best.workers // self.best.plan.dp * self.unit
+        return self.gpus // together * self.unit
+
+    @property
+    def money_per_hour(self) -> float | None:
+        """In USD; None where no price is stated."""
+        return None if self.facts.price_per_hour is None else self.facts.price_per_hour * self.gpus
+
+    @property
+    def money_per_month(self) -> float | None:
+        """In USD."""
+        return None if self.money_per_hour is None else self.money_per_hour * HOURS_PER_MONTH
+
+    @property
+    def money_per_million_output_tokens(self) -> float | None:
+        """At the mean rate of the hours."""
+        if self.money_per_hour is None:
+            return None
+        rate = self.best["output_tokens_per_s"]
+        mean = rate if not self.hours else rate * sum(self.hours) / len(self.hours) / max(self.hours)
+        return self.money_per_hour / 3600.0 / float(mean) * 1e6
+
+    @cached_property
+    def most_rate_per_s(self) -> float:
+        """Requests per second at which a limit would be reached, with no replica down."""
+        plan = dataclasses.replace(self.best.plan, dp=self.replicas)
+        return largest_rate(self.space.model, plan, self.space.settings())
+
+    @cached_property
+    def binds(self) -> tuple[str, ...]:
+        """What is missed with one replica fewer than the demand needs: columns of `ServingCosts`, and "load"."""
+        fewer = self.best.plan.dp - self.unit
+        if fewer < 1:
+            return ()
+        return binding(self.space.model, dataclasses.replace(self.best.plan, dp=fewer), self.space.settings())
+
+    @cached_property
+    def replicas_by_hour(self) -> tuple[int, ...]:
+        """Replicas that each hour needs, with the spare ones."""
+        found: dict[float, int] = {}
+        for rate in set(self.hours):
+            model = at_rate(self.space.model, rate) if rate else None
+            least = None if model is None else fewest_replicas(model, self.batch, self.space.settings())
+            found[rate] = (self.unit if least is None else int(least.dp[0])) + self.spares * self.unit
+        return tuple(min(found[rate], self.replicas) for rate in self.hours)
+
+    @property
+    def gpu_hours_share(self) -> float:
+        """GPU-hours of as many replicas as each hour needs, over those of the fleet."""
+        return float(np.mean(self.replicas_by_hour)) / self.replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleets:
+    """Fleets on every cluster, for one demand."""
+
+    request: Request
+    fleets: tuple[Fleet, ...]
+
+    @property
+    def ranked(self) -> list[Fleet]:
+        """Those that serve the demand: the cheapest first, or where a price is missing, the fewest GPUs."""
+        found = [fleet for fleet in self.fleets if fleet.answer is not None]
+        return sorted(found, key=lambda f: (f.money_per_hour if self.has_prices else f.gpus, f.gpus))
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the price of every one that serves the demand is known."""
+        return all(fleet.money_per_hour is not None for fleet in self.fleets if fleet.answer is not None)
+
+
+def size_fleet(
+    request: Request,
+    facts: Sequence[ClusterFacts],
+    *,
+    spares: int = 1,
+    hours: Sequence[float] = (),
+    progress: Progress | None = None,
+) -> Fleets:
+    """Find the fewest GPUs of every cluster that serve requests at a rate.
+
+    Parameters
+    ----------
+    request : Request
+        Network, requests and limits; its cluster and its GPUs are not read.
+    facts : sequence of ClusterFacts
+    spares : int
+        Replicas that may be down, at least 0.
+    hours : sequence of float
+        Requests per second of every hour, in place of the request's rate; empty: the rate stays.
+    progress : function of (message, share done), optional
+
+    Raises
+    ------
+    UsageError
+        The network generates no text, or options make no sense.
+    PlannerError
+        Something cannot be read.
+    """
+    from planner.spaces.ask import optimize
+
+    if hours:
+        request = dataclasses.replace(request, rate_per_s=max(hours))
+    found = []
+    for count, one in enumerate(facts):
+        if progress is not None:
+            progress(f"{one.name}, up to {one.most} GPUs", count / len(facts))
+        asked = dataclasses.replace(request, cluster=one.name, gpus=one.most)
+        try:
+            fleet = Fleet(facts=one, answer=optimize(asked), spares=spares, hours=hours)
+            if fleet.gpus > one.most:
+                reason = f"{fleet.gpus} GPUs with the spare ones are more than the {one.most} there are (--spares, --max-gpus)"
+                fleet = dataclasses.replace(fleet, answer=None, reason=reason)
+        except NoFeasiblePlan as error:
+            fleet = Fleet(facts=one, reason=str(error), spares=spares, hours=hours)
+        except InputFileError:
+            raise
+        except UsageError as error:
+            if len(facts) == 1:
+                raise
+            fleet = Fleet(facts=one, reason=str(error), spares=spares, hours=hours)
+        found.append(fleet)
+    return Fleets(request=request, fleets=tuple(found))

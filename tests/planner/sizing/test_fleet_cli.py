@@ -1,0 +1,117 @@
+"""`planner size --rate` as people run it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from planner.core.errors import NoFeasiblePlan
+from planner.core.request import Request, TimeLimit
+from planner.schema.fleet import FleetDocument
+from planner.spaces.ask import optimize
+
+SERVED = ("llama3-8b", "--prompt", "1000", "--output-tokens", "200", "--max-tpot", "30ms")
+
+
+def _document(said: Any, *arguments: str) -> dict[str, Any]:
+    document = json.loads(said("size", *arguments, "--json")[0])
+    FleetDocument.model_validate(document)
+    return dict(document)
+
+
+def test_a_fleet_is_the_fewest_replicas_and_a_spare_one_in_whole_nodes(said: Any) -> None:
+    document = _document(said, *SERVED, "--rate", "60", "--cluster", "h100,a100", "--max-gpus", "64")
+    assert document["best"] in document["clusters"]
+    for fleet in document["clusters"]:
+        plan = fleet["cost"]["plan"]
+        gpus = plan["tp"] * plan["pp"]
+        least = (fleet["replicas_needed"] + 1) * gpus
+        assert fleet["gpus"] == (least if least <= 8 else math.ceil(least / 8) * 8)
+        assert fleet["replicas"] == fleet["gpus"] // gpus
+        hour = fleet["money_per_month"] / 730
+        assert fleet["money_per_million_output_tokens"] == pytest.approx(hour / 3600 / (60 * 200) * 1e6)
+        assert fleet["cost"]["tpot_s"] <= 0.03
+        assert fleet["most_rate_per_s"] > 60
+    cheapest = min(document["clusters"], key=lambda fleet: fleet["money_per_month"])
+    assert document["best"] == cheapest
+
+
+@pytest.mark.exact
+def test_a_fleet_is_the_answer_of_optimize(said: Any) -> None:
+    fleet = _document(said, *SERVED, "--rate", "60", "--cluster", "h100", "--max-gpus", "64", "--spares", "0")["best"]
+    request = Request(
+        model="llama3-8b",
+        mode="inference",
+        cluster="dgx-h100",
+        gpus=64,
+        prompt_tokens=1000,
+        output_tokens=200,
+        rate_per_s=60.0,
+        max_tpot=TimeLimit(0.03),
+    )
+    best = optimize(request).plans[0]
+    assert fleet["cost"]["plan"]["tp"] == best.plan.tp
+    assert fleet["replicas_needed"] == best.plan.dp
+    with pytest.raises(NoFeasiblePlan):
+        optimize(dataclasses.replace(request, gpus=best.workers - 1))
+
+
+@pytest.mark.exact
+def test_the_busiest_hour_decides_and_each_hour_needs_as_many_as_alone(said: Any, tmp_path: Path) -> None:
+    curve = tmp_path / "day.csv"
+    curve.write_text("hour,rate_per_s\n0,10\n1,60\n2,30\n3,0\n", encoding="utf-8")
+    asked = (*SERVED, "--cluster", "h100", "--max-gpus", "64", "--spares", "0")
+    found = _document(said, *asked, "--demand", str(curve))["best"]
+    alone = {rate: _document(said, *asked, "--rate", str(rate))["best"] for rate in (10, 30, 60)}
+    assert found["replicas_needed"] == alone[60]["replicas_needed"]
+    assert found["cost"]["plan"] == alone[60]["cost"]["plan"]
+    for hour, rate in enumerate((10, 60, 30)):
+        if alone[rate]["cost"]["plan"]["tp"] == found["cost"]["plan"]["tp"]:
+            assert found["replicas_by_hour"][hour] >= alone[rate]["replicas_needed"]
+    assert found["replicas_by_hour"][3] == 1
+    assert found["gpu_hours_share"] == pytest.approx(sum(found["replicas_by_hour"]) / 4 / found["replicas"])
+    assert found["money_per_million_output_tokens"] == pytest.approx(
+        found["money_per_month"] / 730 / 3600 / (25 * 200) * 1e6
+    )
+
+
+def test_people_read_what_to_buy(said: Any) -> None:
+    text = said("size", *SERVED, "--rate", "60", "--cluster", "h100", "--max-gpus", "16")[0]
+    for word in ("Best:", "spare", "USD a month", "Next limit:", "P(keeps limits)"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--rate", "0"), "--rate 0: must be requests per second above 0"),
+        (("--rate", "5/week"), "--rate 5/week: must be requests per second above 0"),
+        (("--rate", "5", "--tokens", "1T"), "--tokens: is about a training"),
+        (("--max-tpot", "p90:30ms"), "--max-tpot: is about serving; say with --rate"),
+        (("--rate", "5", "--max-tpot", "p80:30ms"), "must begin with p50, p90 or p99"),
+        (("--rate", "5", "--load", "backlog"), "--load: --rate says how requests come"),
+        (("--rate", "5", "--demand", "day.csv"), "--demand and --rate: choose one"),
+        (("--rate", "5", "--arrival-cv", "-1"), "--arrival-cv -1: must be from 0 to 10"),
+        (("--rate", "5", "--framework", "megatron-lm"), "is a trainer"),
+    ],
+)
+def test_bad_questions(fails: Any, options: tuple[str, ...], message: str) -> None:
+    assert message in fails("size", "llama3-8b", *options)
+
+
+def test_a_rate_that_no_fleet_serves_names_what_it_would_take(said: Any) -> None:
+    text, _ = said("size", *SERVED, "--rate", "100000", "--cluster", "h100", "--max-gpus", "8", code=1)
+    text = " ".join(text.split())
+    assert "are too many for up to 8 GPUs" in text
+    assert "so many need" in text
+
+
+def test_a_fleet_from_python_has_a_plan() -> None:
+    fleet = planner.size("llama3-8b", rate=20, prompt=500, output_tokens=100, cluster="h100", max_gpus=8)
+    assert fleet.plan().workers == fleet.best["replicas_needed"] * fleet.plan().settings["tp"]

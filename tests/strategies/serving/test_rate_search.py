@@ -1,0 +1,108 @@
+"""The search for servers of requests that come at a rate, or of which so many are in flight, against brute force."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingBatch
+from costmodel.serving.workload import Arrivals
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import ServingSettings, at_rate, binding, excess, largest_rate, search_serving
+from tests.cases import mostly
+from tests.strategies.serving.test_serving_search import MOST, brute_force, case
+
+
+def rate_case(seed: int) -> tuple[ServingModel, ServingSettings, ServingBatch]:
+    """A network and a rate, and every plan: all numbers of replicas, each with the most places that fit."""
+    rng = random.Random(seed)
+    model, settings = case(seed)
+    settings = replace(
+        settings,
+        objective=rng.choice(["tokens_per_s_per_gpu", "tokens_per_s_per_gpu", "latency", "ttft"]),
+        limits={},
+        most_load=rng.choice([0.6, 0.8, 1.0]),
+    )
+    every = ServingBatch.from_plans(brute_force(model, settings))
+    fits = every.take(np.flatnonzero(model.memory_bytes(every) <= settings.capacity_bytes))
+    rows = {}
+    for n in range(len(fits)):
+        plan = fits.plan(n)
+        key = replace(plan, max_batch=MOST)
+        rows[key] = max(rows.get(key, plan), plan, key=lambda p: p.max_batch)
+    plans = ServingBatch.from_plans(list(rows.values())) if rows else fits
+    most = float(np.max(at_rate(model, 1e-9).evaluate(plans).most_requests_per_s)) if len(plans) else 1.0
+    model = at_rate(model, most * rng.uniform(0.05, 1.1))
+    assert model.workload.arrivals is not None
+    if len(plans) and rng.random() < 0.7:
+        costs = model.evaluate(plans)
+        name = rng.choice(["ttft_s", "tpot_s"])
+        times = getattr(costs, name)
+        finite = times[np.isfinite(times) & (times > 0)]
+        if len(finite):
+            settings = replace(settings, limits={name: float(np.quantile(finite, rng.uniform(0.1, 0.9)))})
+    return model, settings, plans
+
+
+@mostly("exact", "seed", range(60), quick=8)
+def test_the_best_plan_at_a_rate_is_that_of_brute_force(seed: int) -> None:
+    model, settings, every = rate_case(seed)
+    outcome = search_serving(model, settings)
+    if not len(every):
+        assert not outcome.candidates
+        return
+    costs = model.evaluate(every)
+    kept = excess(every, costs.columns(), settings) <= 1.0
+    if not kept.any():
+        assert not outcome.candidates
+        return
+    best = float(np.min(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers)[kept]))
+    assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)
+    assert outcome.searched["enumerated"] + outcome.searched["do not fit"] == outcome.space_size
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_replica_fewer_misses_what_is_said_to_bind(seed: int) -> None:
+    model, settings, _ = rate_case(seed)
+    settings = replace(settings, objective="tokens_per_s_per_gpu")
+    for candidate in search_serving(model, settings).candidates:
+        plan = candidate.plan
+        assert binding(model, plan, settings) == ()
+        unit = int(ServingBatch.from_plans([plan]).sharing[0])
+        if plan.dp > unit:
+            assert binding(model, replace(plan, dp=plan.dp - unit), settings)
+
+
+def test_the_largest_rate_is_where_a_limit_is_reached() -> None:
+    model, settings, every = rate_case(3)
+    plan = every.plan(0)
+    calm = at_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
+    settings = replace(settings, limits={"ttft_s": 1.5 * float(calm.ttft_s[0])}, most_load=1.0)
+    rate = largest_rate(model, plan, settings)
+    assert 0.0 < rate < float(calm.most_requests_per_s[0])
+    below, above = (at_rate(model, rate * f).evaluate(ServingBatch.from_plans([plan])) for f in (0.999, 1.001))
+    assert float(below.ttft_s[0]) <= settings.limits["ttft_s"] < float(above.ttft_s[0])
+
+
+def test_as_many_requests_are_in_flight_as_are_asked_for() -> None:
+    model, settings = case(5)
+    settings = replace(settings, limits={}, capacity_bytes=1e18, max_workers=6, degrees={}, concurrency=5, top=50)
+    found = [candidate.plan for candidate in search_serving(model, settings).candidates]
+    assert found
+    for plan in found:
+        assert plan.max_batch == -(-5 // plan.dp)
+        assert plan.dp <= 5
+
+
+def test_bursts_and_numbers_of_replicas_that_are_fixed() -> None:
+    model, settings, _ = rate_case(3)
+    fixed = replace(settings, degrees={**settings.degrees, "dp": Bounds(values=(2,))}, limits={}, most_load=1.0)
+    assert {c.plan.dp for c in search_serving(at_rate(model, 1e-6), fixed).candidates} == {2}
+    assert model.workload.arrivals is not None
+    bursts = replace(model, workload=replace(model.workload, arrivals=Arrivals(1e-3, 3.0)))
+    assert at_rate(bursts, 5.0).workload.arrivals == Arrivals(5.0, 3.0)
