@@ -245,7 +245,7 @@ def test_a_list_shows_what_is_named(document: Any, answer: Any, fails: Any) -> N
     names = [row["name"] for row in document("list frameworks nemo megatron-lm")["items"]]
     assert names == ["megatron-bridge", "megatron-lm"]
     shown = answer("list", "frameworks", "megatron-lm", "-v", "--width", "100")
-    assert shown.startswith("megatron-lm\n\nwhat ")
+    assert shown.startswith("megatron-lm\nwhat ")
     assert "..." not in shown
     assert "framework 'nanotrn' is not known; did you mean 'nanotron'?" in fails("list", "frameworks", "nanotrn")
     assert "is the name of several: say 'h100-sxm' or 'h100-nvl'" in fails("list", "devices", "h100")
@@ -312,7 +312,7 @@ def test_a_list_shows_files_of_ones_own(document: Any, answer: Any, fails: Any, 
         mine.write_bytes(bundled(kind)[name].read_bytes())
         own, theirs = document(f"list {kind} {mine} {name}")["items"]
         assert own == {**theirs, "name": f"my-{name}"}
-    assert answer("list", "frameworks", str(tmp_path / "my-nanotron.yaml"), "-v").startswith("my-nanotron\n\nwhat ")
+    assert answer("list", "frameworks", str(tmp_path / "my-nanotron.yaml"), "-v").startswith("my-nanotron\nwhat ")
     assert "my-dgx-h100.yaml:" in fails("list", "frameworks", str(tmp_path / "my-dgx-h100.yaml"))
 
 
