@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         load_model,
     )
     from planner.api.calls import Interrupted
-    from planner.api.checking import Check, check
+    from planner.api.checking import Check, ServerCheck, check
     from planner.api.comparison import Comparison, compare
     from planner.api.exports import Export, export
     from planner.api.placement import Placement, place
@@ -70,6 +70,7 @@ __all__ = [
     "PlannerError",
     "ScalingCurve",
     "SearchResult",
+    "ServerCheck",
     "Sizing",
     "Sweep",
     "UnknownName",
@@ -125,7 +126,7 @@ _MODULES = {
         "load_device",
         "load_model",
     ),
-    "planner.api.checking": ("Check", "check"),
+    "planner.api.checking": ("Check", "ServerCheck", "check"),
     "planner.api.comparison": ("Comparison", "compare"),
     "planner.api.exports": ("Export", "export"),
     "planner.api.placement": ("Placement", "place"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.api.values import Values
     from planner.core.blocks import Report
+    from planner.logs.benchmarks import ServerCheck as FoundServer
     from planner.logs.compare import Check as Found
 
 
@@ -80,6 +81,34 @@ class Check(Answer):
         return check_report(self.raw)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServerCheck(Answer):
+    """The benchmark of a server beside its prediction.
+
+    Attributes
+    ----------
+    raw : planner.logs.benchmarks.ServerCheck
+        The planner's own record of the answer.
+    """
+
+    raw: FoundServer
+
+    inside = Reads[bool | None](
+        "raw.inside", "Whether every figure was measured in its 80 % interval; None: none has an interval."
+    )
+
+    notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people: what to look at.")
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{f.name} {f.measured:.4g} ({f.predicted:.4g} predicted)" for f in self.raw.figures)
+        return f"<planner.ServerCheck of {self.raw.path}: {figures}>"
+
+    def _report(self) -> Report:
+        from planner.logs.benchmark_report import server_check_report
+
+        return server_check_report(self.raw)
+
+
 @takes_options(EstimateOptions)
 def check(
     log: str | os.PathLike[str],
@@ -90,13 +119,14 @@ def check(
     plan: str | os.PathLike[str] | Plan | None = None,
     run_from: tuple[str, str | os.PathLike[str]] | None = None,
     **options: Unpack[EstimateOptions],
-) -> Check:
-    """Compare the log of a training run with its prediction: step time, memory, which part is off.
+) -> Check | ServerCheck:
+    """Compare the log of a training run, or the benchmark of a server, with its prediction: which figure is off.
 
     Parameters
     ----------
     log : path
-        What Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron or the Trainer of Transformers wrote.
+        What Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron or the Trainer of Transformers wrote; or the result
+        file of `vllm bench serve`, `sglang.benchmark.serving`, AIPerf or GenAI-Perf.
     model : name, path, loaded network or mapping, optional
         The network that was trained; left out where the log says it.
     log_format : str, optional
@@ -110,7 +140,7 @@ def check(
 
     Returns
     -------
-    Check
+    Check or ServerCheck
 
     Raises
     ------
@@ -131,7 +161,10 @@ def check(
         given = given_in_python(EstimateOptions, model, options)
         call = call_text("check", [log], options)
         document = plan.to_dict() if isinstance(plan, Plan) else plan
-        return Check(raw=checked(given, Path(log), log_format, document, run_from, values, call))
+        found = checked(given, Path(log), log_format, document, run_from, values, call)
+    from planner.logs.benchmarks import ServerCheck as OfServer
+
+    return ServerCheck(raw=found) if isinstance(found, OfServer) else Check(raw=found)
 
 
 def checked(
@@ -142,7 +175,7 @@ def checked(
     run_from: Any,
     values: Values,
     command_line: str,
-) -> Found:
+) -> Found | FoundServer:
     """Read a log, predict what ran, and compare; `values` takes the problems, and raises them all.
 
     Parameters
@@ -158,12 +191,21 @@ def checked(
     command_line : str
     """
     from planner.files.resources import bundled_name
+    from planner.logs.benchmarks import check_benchmark, read_benchmark
     from planner.logs.compare import check_log
     from planner.logs.read import read_log
     from planner.logs.settings import logged_run_of
 
-    log = read_log(path, log_format)
     given = dict(given)
+    benchmark = None if log_format else read_benchmark(path)
+    if benchmark is not None:
+        if plan is None:
+            given = {"mode": "inference", **given}
+        predicted, notes = question_about_plan("estimate", given, plan, run_from, values, command_line)
+        values.check()
+        estimate, warnings = predicted(None)
+        return check_benchmark(path, benchmark, estimate, (*notes, *warnings))
+    log = read_log(path, log_format)
     if plan is None:
         found = logged_run_of(path, log)
         if run_from is None:

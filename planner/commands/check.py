@@ -1,4 +1,4 @@
-"""``planner check``: the log of a training run beside its prediction."""
+"""``planner check``: the log of a training run, or the benchmark of a server, beside its prediction."""
 
 from __future__ import annotations
 
@@ -37,22 +37,28 @@ _OWN = {
     RUN_FROM,
     options_of(EstimateOptions, "gpus"),
     OUTPUT_OPTIONS,
-    log=argument(str, "LOG", "What the training program wrote; trainer_state.json of the Hugging Face Trainer, too."),
+    log=argument(
+        str,
+        "LOG",
+        "What the training program wrote (trainer_state.json of the Hugging Face Trainer, too), or the result of a server's benchmark.",
+    ),
     model=argument(
         str | None, "[MODEL]", "The network that was trained, where the log does not say it.", "kind:models"
     ),
 )
 def check(typed: Typed) -> None:
-    """Compare the log of a training run with its prediction: step time, memory, which part is off.
+    """Compare the log of a training run, or a server's benchmark, with its prediction: what is off.
 
     The log, --from, --plan or the options of 'planner estimate' say what ran; options count before the log. Steps of the warm-up are
-    left out. Exit code 1: the measured step is outside the 80 % interval of the prediction.
+    left out. Of a server it reads the result file of vllm bench serve, sglang.benchmark.serving, AIPerf or GenAI-Perf.
+    Exit code 1: what was measured is outside the 80 % interval of the prediction.
 
     \b
     planner check run.log --cluster dgx-h100
     planner check run.log llama3-8b --gpus 64 --tp 2 --batch 128 --seq 8192
     planner check run.log llama3-8b --from megatron train.sh --gpus 64
     planner check run.log --plan plan.yaml --row runs.csv --calibrate mine.yaml
+    planner check bench.json --plan plan.yaml
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     given, values = dict(typed.given), typed.values
     where = output_of(typed)
@@ -62,7 +68,9 @@ def check(typed: Typed) -> None:
         values.add("--calibrate: needs --row FILE.csv, the table of your runs that the constants are fitted to")
     values.check()
     from planner.api.checking import checked
-    from planner.core.errors import ExitCode
+    from planner.core.errors import ExitCode, UsageError
+    from planner.logs.benchmark_report import server_check_report
+    from planner.logs.benchmarks import ServerCheck
     from planner.logs.report import check_report
     from planner.logs.rows import row_of, table_with
 
@@ -70,6 +78,13 @@ def check(typed: Typed) -> None:
     found = checked(
         given, Path(own["log"]), own["log_format"], own["plan"], own["run_from"], values, typed.command_line
     )
+    if isinstance(found, ServerCheck):
+        if table is not None:
+            raise UsageError("--row: is for training runs; a table of served requests is written by hand")
+        emit(server_check_report(found), where)
+        if found.inside is False:
+            raise typer.Exit(ExitCode.NO_PLAN)
+        return
     if table is not None:
         write_atomically(table, table_with(table, row_of(found)))
         remark(where, f"added the run to {table}")

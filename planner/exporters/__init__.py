@@ -25,6 +25,8 @@ EXPORTERS: dict[str, str] = {
     "accelerate": "planner.exporters.accelerate",
     "nanotron": "planner.exporters.nanotron",
     "vllm": "planner.exporters.vllm",
+    "sglang": "planner.exporters.sglang",
+    "tensorrt-llm": "planner.exporters.tensorrt_llm",
 }
 
 # What starts through one of these: NeMo 2 trains on Megatron-Bridge, Transformers' Trainer on Accelerate, FSDP2 and DTensor are torch's.
@@ -33,6 +35,7 @@ TARGETS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("megatron-lm", "megatron-core", "mcore"), "megatron"),
     **dict.fromkeys(("transformers", "huggingface", "hf", "trainer"), "accelerate"),
     **dict.fromkeys(("pytorch", "fsdp", "fsdp2", "dtensor"), "torch"),
+    **dict.fromkeys(("trtllm", "trt-llm"), "tensorrt-llm"),
 }
 
 
@@ -90,7 +93,7 @@ def targets_that_take(kind: str) -> list[str]:
     """Names of the targets for a kind of plan.
 
     >>> targets_that_take("serving")
-    ['vllm']
+    ['vllm', 'sglang', 'tensorrt-llm']
     """
     return [target for target in EXPORTERS if kind in exporter_of(target).TAKES]
 

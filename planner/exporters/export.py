@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from planner.files.output import made_folders, there_of
 AnyJob = Job | LayerJob | ServingJob
 
 README, MANIFEST, RANKS = "README.md", "export.json", "ranks.csv"
+# What measures a server (`planner.exporters.serving`).
+BENCHMARK = "bench.sh"
 # Version of the manifest.
 _MANIFEST_VERSION = 1
 _OF_THE_WHOLE = "The prediction is of the whole plan; without these settings the run differs from it."
@@ -139,11 +142,25 @@ def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapp
         *(line for where, command in starts(nodes, files) for line in (f"{where}:", "", f"    {command}", "")),
         "Arguments are passed on to the program.",
         "",
+        *(_measure(origin.plan_name) if BENCHMARK in files else []),
         *_section("Not expressed", account.cannot, whole, _OF_THE_WHOLE),
         *_section("Left to you", account.by_hand, "Nothing."),
         *_section("Written", account.written, "Nothing."),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _measure(plan_name: str) -> list[str]:
+    """How to see whether a server does what was predicted."""
+    return [
+        "## Measure",
+        "",
+        f"`{BENCHMARK}` sends the load that the plan was made for; `planner check` sets what it measured beside the prediction:",
+        "",
+        f"    bash {BENCHMARK}",
+        f"    planner check bench.json --plan {shlex.quote(plan_name)}",
+        "",
+    ]
 
 
 def starts(nodes: Nodes, files: Iterable[str]) -> list[tuple[str, str]]:

@@ -251,6 +251,8 @@ class ServingJob(_AnyJob):
         Of the weights; of the cache of keys and values.
     memory_utilisation : float
         Share of a device's memory that may be filled.
+    load : str
+        As `costmodel.serving.workload.ServingWorkload` has it.
     """
 
     plan: ServingPlan
@@ -260,6 +262,7 @@ class ServingJob(_AnyJob):
     output_tokens: int
     kv_precision: str
     memory_utilisation: float
+    load: str = "traffic"
 
     @property
     def in_effect(self) -> list[str]:

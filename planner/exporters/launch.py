@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
         target, cannot = found[0][0], found[0][2].cannot
         commands.append(f"planner export {plan} --to {target} -o {_FOLDER}")
         words, options = answer.space.report.settings, exporter_of(target).FIELDS
-        called = [f"{word}: {options[name]}" for name, word in words.items() if name in options]
+        called = [f"{word}: {re.split('[,:;]', options[name])[0]}" for name, word in words.items() if name in options]
         note = f"{', '.join(called)}; " if called else ""
         if set(cannot) == {"collective"}:
             note += f"the communication library of {exporter_of(target).TITLE} picks the all-reduce algorithm"

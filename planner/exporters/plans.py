@@ -247,6 +247,7 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         output_tokens=workload.output_tokens,
         precision=space.resolved.setting.precision,
         kv_precision=space.kv_precision,
+        load=workload.load,
         # To three digits and not above what was asked for.
         memory_utilisation=int(space.capacity_bytes / space.cluster.device.capacity_bytes * 1000 + 1e-6) / 1000,
     )

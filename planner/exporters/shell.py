@@ -12,7 +12,7 @@ from planner.exporters.job import Job, LayerJob, Nodes
 _LAUNCH, _SLURM = "train.sh", "train.slurm"
 
 # The folder of the script, whatever it is called and wherever it is started from.
-_HERE = 'here="$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
+HERE = 'here="$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
 
 
 def comment(lines: Sequence[str]) -> list[str]:
@@ -93,7 +93,7 @@ def start_scripts(
         "#!/usr/bin/env bash",
         *comment(header),
         "set -euo pipefail",
-        *([_HERE] if uses_folder else []),
+        *([HERE] if uses_folder else []),
         "",
         *variables,
         *([""] if variables else []),

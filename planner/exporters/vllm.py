@@ -10,19 +10,33 @@ Three ways to start, by what the experts and the nodes allow:
 
 from __future__ import annotations
 
-from costmodel.precision import PRECISIONS
-from costmodel.serving.plan import POOL_SETTINGS
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
-from planner.exporters.shell import comment, shell_array, slurm_script
+from planner.exporters.serving import (
+    FP8,
+    POOL_FIELDS,
+    SPREAD,
+    Benchmark,
+    dtype_of,
+    is_as_weights,
+    length_of,
+    load_arguments,
+    node_of_server,
+    pool_refusals,
+    replicas_that_share,
+    scripts,
+    servers_side_by_side,
+    uneven_servers,
+    whole_prompts_mixed,
+)
+from planner.exporters.shell import shell_array
 
 TITLE = "vLLM"
-SUMMARY = "serve.sh, serve.slurm (inference plans)"
+SUMMARY = "serve.sh, serve.slurm, bench.sh (inference plans)"
 VERSIONS = {"2026-08": "vLLM, its documentation of August 2026 (engine arguments, data parallel deployment)"}
 FRAMEWORK = "vllm"
 TAKES = frozenset({"serving"})
-SCRIPT, BATCH = "serve.sh", "serve.slurm"
 FIELDS = {
     "tp": "--tensor-parallel-size",
     "pp": "--pipeline-parallel-size",
@@ -32,7 +46,7 @@ FIELDS = {
     "max_batch": "--max-num-seqs",
     "prefill_chunk": "--max-num-batched-tokens; -: whole prompts in passes of their own",
     "prefill_batch": "--max-num-batched-tokens",
-    **dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own"),
+    **POOL_FIELDS,
     "precision": "--dtype, --quantization fp8",
     "kv_precision": "--kv-cache-dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max-model-len, with output_tokens",
@@ -41,10 +55,9 @@ FIELDS = {
     "stages": "VLLM_PP_LAYER_PARTITION",
     "placement": "nodes and devices of a server",
 }
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 # Recipe -> --quantization; empty: the checkpoint says it.
 _QUANTIZATION = {
-    **dict.fromkeys(("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise"), "fp8"),
+    **dict.fromkeys(FP8, "fp8"),
     "mxfp8": "modelopt_mxfp8",
     "nvfp4": "modelopt_fp4",
     "w4a16-mxfp4": "mxfp4",
@@ -53,8 +66,7 @@ _QUANTIZATION = {
 
 def _replicas_per_server(job: ServingJob) -> int:
     """Replicas behind one endpoint: all of them, or those that keep one set of experts together."""
-    plan = job.plan
-    return max(plan.ep * plan.etp // plan.tp, 1) if job.has_experts else plan.dp
+    return replicas_that_share(job) if job.has_experts else job.plan.dp
 
 
 def _replica_devices(job: ServingJob) -> int:
@@ -63,9 +75,7 @@ def _replica_devices(job: ServingJob) -> int:
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that vLLM cannot start."""
-    if job.plan.prefill_dp:
-        return ["prompts read by workers of their own: no servers of two kinds and no proxy between them are written"]
-    problems, capacity = [], job.nodes.capacity
+    problems, capacity = pool_refusals(job), job.nodes.capacity
     devices = _replica_devices(job)
     server = devices * _replicas_per_server(job)
     if job.has_experts and server > devices > capacity:
@@ -76,13 +86,7 @@ def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the 
         problems.append(
             f"experts shared by {server} devices: servers of their own do not fill whole nodes of {capacity}"
         )
-    if devices > capacity and devices % capacity:
-        problems.append(f"a replica of {devices} devices does not fill whole nodes of {capacity}")
-    if devices < capacity and job.plan.dp > 1 and capacity % devices and job.plan.workers > capacity:
-        problems.append(
-            f"replicas of {devices} devices do not fill nodes of {capacity}: a replica would lie across two nodes"
-        )
-    return problems
+    return [*problems, *uneven_servers(job, devices, "replica")]
 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
@@ -91,45 +95,46 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     account_placement(job.nodes, account)
     start = _deployment(job, account)
     head = header(job.origin, account, VERSIONS[version])
-    lines = [
-        "#!/usr/bin/env bash",
-        *comment(head),
-        "set -euo pipefail",
-        "",
-        'model="${MODEL:?set MODEL to the name or folder of the weights}"',
-        *([f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []),
-        "",
-        *shell_array("ARGS", arguments),
-        "",
-        *start,
+    stages = [f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []
+    return scripts(job, head, [*stages, "", *shell_array("ARGS", arguments)], start, _benchmark(job))
+
+
+def _benchmark(job: ServingJob) -> Benchmark:
+    """`vllm bench serve` (vllm/benchmarks/serve.py): lengths from (1 - ratio) to (1 + ratio) of those named."""
+    return Benchmark(
+        command="vllm bench serve",
+        port=8000,
+        arguments=benchmark_arguments(job, SPREAD if job.load == "traffic" else 0.0),
+        result=["--save-result", '--result-dir "$results"', "--result-filename bench.json"],
+    )
+
+
+def benchmark_arguments(job: ServingJob, ratio: float) -> list[tuple[str, ...]]:
+    """Of vLLM's program and of those that were made from it."""
+    return [
+        ("--dataset-name", "random"),
+        ("--random-input-len", str(job.prompt_tokens)),
+        ("--random-output-len", str(job.output_tokens)),
+        ("--random-range-ratio", f"{ratio:g}"),
+        *load_arguments(job),
+        ("--ignore-eos",),
+        ("--percentile-metrics", "ttft,tpot,itl,e2el"),
+        ("--metric-percentiles", "50,90,99"),
     ]
-    return {
-        SCRIPT: "\n".join(lines) + "\n",
-        BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT),
-    }
 
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
-    length = job.prompt_tokens + job.output_tokens
-    account.left_to_user(
-        "max_model_len", f"the plan knows mean lengths only: raise --max-model-len {length} to your longest request"
-    )
+    length = length_of(job, account, "--max-model-len")
     if job.precision == "nf4":  # announced in vllm-project/vllm issue 39583
         account.impossible("precision", "vLLM 0.33 reads no nf4; earlier releases take --quantization bitsandbytes")
-    elif job.precision not in _QUANTIZATION and PRECISIONS[job.precision].kind == "narrow":
-        account.left_to_user(
-            "precision", f"name a checkpoint whose weights are in {job.precision}: vLLM reads that from it"
-        )
-    if job.precision == "tf32":
-        account.left_to_user("precision", "let matrices be computed in tf32: no argument does")
-    dtype = _DTYPES[PRECISIONS[job.precision].plain.name]
-    is_fp8, is_as_weights = job.kv_precision == "fp8", _DTYPES.get(job.kv_precision) == dtype
-    if not is_fp8 and not is_as_weights:
+    dtype = dtype_of(job, account, _QUANTIZATION, "vLLM")
+    is_fp8, is_plain = job.kv_precision == "fp8", is_as_weights(job, dtype)
+    if not is_fp8 and not is_plain:
         account.impossible("kv_precision", f"the cache has the format of --dtype or fp8, not {job.kv_precision}")
     formats = {
         ("--quantization", _QUANTIZATION.get(job.precision, "")): job.precision in _QUANTIZATION,
-        ("--kv-cache-dtype", "fp8" if is_fp8 else "auto"): is_fp8 or is_as_weights,
+        ("--kv-cache-dtype", "fp8" if is_fp8 else "auto"): is_fp8 or is_plain,
     }
     return [
         ("--tensor-parallel-size", str(plan.tp)),
@@ -149,10 +154,7 @@ def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, 
         # The budget of a pass counts the tokens that are decoded in it, too, and is no less than --max-num-seqs (SchedulerConfig).
         budget = max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
-    account.impossible(
-        "prefill_chunk",
-        "vLLM adds decoded tokens to the passes that read prompts; whole prompts are written, mixed with them",
-    )
+    whole_prompts_mixed(account, "vLLM")
     # At least the longest request and one token per sequence, or vLLM refuses.
     budget = max(plan.prefill_batch * job.prompt_tokens, length, plan.max_batch)
     return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
@@ -195,7 +197,7 @@ def _one_server(job: ServingJob, replicas: int) -> list[str]:
     here = nodes.per_node // devices
     nodes_each = replicas // here
     return [
-        *_node_of_server(nodes_each, several=nodes_each < nodes.count),
+        *node_of_server(nodes_each, several=nodes_each < nodes.count),
         "ARGS+=(",
         f"  --data-parallel-size {replicas}",
         f"  --data-parallel-size-local {here}",
@@ -209,22 +211,10 @@ def _one_server(job: ServingJob, replicas: int) -> list[str]:
     ]
 
 
-def _node_of_server(nodes_each: int, *, several: bool) -> list[str]:
-    """Bash lines that set rank, the number of this node in its server, and head, the address of the server's first node."""
-    first = "this server" if several else "the server"
-    variable = "SERVER_ADDR" if several else "MASTER_ADDR"
-    return [
-        f"# Started on every node; {nodes_each} nodes in a row are one server, whose first node has the endpoint.",
-        'node="${NODE_RANK:-${SLURM_NODEID:?set NODE_RANK to the number of this node}}"',
-        f'head="${{{variable}:?set {variable} to the address of the first node of {first}}}"',
-        f"rank=$((node % {nodes_each}))",
-    ]
-
-
 def _over_nodes(job: ServingJob, nodes_each: int) -> list[str]:
     """Every replica over several nodes, each with an endpoint of its own."""
     return [
-        *_node_of_server(nodes_each, several=job.plan.dp > 1),
+        *node_of_server(nodes_each, several=job.plan.dp > 1),
         "ARGS+=(",
         "  --distributed-executor-backend mp",
         f"  --nnodes {nodes_each}",
@@ -240,20 +230,8 @@ def _over_nodes(job: ServingJob, nodes_each: int) -> list[str]:
 
 def _own_servers(job: ServingJob, replicas: int) -> list[str]:
     """Several servers on a node, each with its devices, port and experts."""
-    devices = _replica_devices(job) * replicas
     shared = ""
     if replicas > 1:
         shared = f' --data-parallel-size {replicas} --data-parallel-rpc-port $(("${{RPC_PORT:-13345}}" + i))'
-    return [
-        "# Started on every node: its servers, on ports from PORT on; put a load balancer in front.",
-        "pids=()",
-        'stop() { kill "${pids[@]}" 2>/dev/null || true; }',
-        "trap stop EXIT",
-        f"for ((i = 0; i < {job.nodes.per_node // devices}; i++)); do",
-        f"  first=$((i * {devices}))",
-        f'  CUDA_VISIBLE_DEVICES="$(seq -s , "$first" $((first + {devices - 1})))" \\',
-        f'    vllm serve "$model" "${{ARGS[@]}}" --port $(("${{PORT:-8000}}" + i)){shared} "$@" &',
-        '  pids+=("$!")',
-        "done",
-        "wait -n  # the first that ends takes the others with it",
-    ]
+    devices = _replica_devices(job) * replicas
+    return servers_side_by_side(job, devices, 'vllm serve "$model" "${ARGS[@]}"', 8000, shared)

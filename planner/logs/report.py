@@ -50,17 +50,17 @@ def _verdict(check: Check) -> str:
     measured = (
         f"Measured {duration_text(steps.median_s)} per step against {duration_text(ranked.step_time_s)} predicted"
     )
-    off = f"the prediction is {_difference(ranked.step_time_s, steps.median_s)}"
+    off = f"the prediction is {difference_text(ranked.step_time_s, steps.median_s)}"
     span = interval_text((ranked.step_time_low_s, ranked.step_time_high_s), unit)
     if check.inside is None:
         return f"{measured}: {off}, and has no error bars."
     return f"{measured} (80 % interval {span}): {'inside' if check.inside else 'OUTSIDE'}; {off}."
 
 
-def _difference(predicted: float, measured: float, words: tuple[str, str] = ("long", "short")) -> str:
+def difference_text(predicted: float, measured: float, words: tuple[str, str] = ("long", "short")) -> str:
     """How far a prediction is off, in words.
 
-    >>> _difference(1.1, 1.0), _difference(0.5, 1.0), _difference(1.0, 1.0)
+    >>> difference_text(1.1, 1.0), difference_text(0.5, 1.0), difference_text(1.0, 1.0)
     ('10.0 % too long', '50.0 % too short', 'right')
     """
     share = predicted / measured - 1.0
@@ -85,7 +85,7 @@ def _memory_text(check: Check) -> str:
     capacity = byte_text(check.estimate.ranked.memory_capacity_bytes)
     each = [
         f"{byte_text(entry.measured_bytes)} {entry.counts} against {byte_text(entry.predicted_bytes)} predicted "
-        f"({_difference(entry.predicted_bytes, entry.measured_bytes, ('much', 'little'))})"
+        f"({difference_text(entry.predicted_bytes, entry.measured_bytes, ('much', 'little'))})"
         for entry in check.memory
     ]
     return f"{'; '.join(each)}; {capacity} may be used"

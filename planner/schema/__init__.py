@@ -22,7 +22,7 @@ DOCUMENTS: dict[str, str] = {
     "breakdown": "planner.schema.answer:AnyBreakdown",
     "compare": "planner.schema.results:CompareDocument",
     "why-not": "planner.schema.why_not:WhyNotDocument",
-    "check": "planner.schema.results:CheckDocument",
+    "check": "planner.schema.results:AnyCheck",
     "scale": "planner.schema.answer:ScaleDocument",
     "sweep": "planner.schema.results:SweepDocument",
     "size": "planner.schema.results:SizeDocument",

@@ -150,7 +150,7 @@ CheckedMemory = record(
 
 CheckDocument = record(
     "CheckDocument",
-    "Answer of `planner check --json`: the log of a run beside its prediction.",
+    "The log of a run beside its prediction.",
     schema_version=Literal[1],
     log=key(str, "The file."),
     format=key(str, "Who wrote it, a word of `--log-format`."),
@@ -176,6 +176,43 @@ CheckDocument = record(
     assumptions=key(several(AssumptionEntry), "What was predicted."),
     notes=key(list[str], "Sentences for people."),
     note_codes=key(several(NoteEntry), "The same notes for programs, in the same order."),
+)
+
+CheckedFigure = record(
+    "CheckedFigure",
+    "A figure of a server, in SI units.",
+    figure=Literal["ttft_s", "tpot_s", "output_tokens_per_s"],
+    measured=key(Amount, "Mean over the requests; the rate is of all together."),
+    predicted=Amount,
+    low=key(Amount | None, "Of the 80 % interval; null: no error model."),
+    high=Amount | None,
+    inside=bool | None,
+)
+
+ServerCheckDocument = record(
+    "ServerCheckDocument",
+    "The benchmark of a server beside its prediction.",
+    schema_version=Literal[1],
+    benchmark=key(str, "The file."),
+    program=key(str, "What wrote it."),
+    inside=key(bool | None, "Whether every figure with an interval was measured inside; null: none has one."),
+    requests=key(int, "That were answered.", ge=1),
+    failed=Count,
+    concurrency=key(int | None, "Requests in flight at most; null: the file does not say, or all."),
+    model=str,
+    cluster=str,
+    framework=key(str, "Empty: a well-tuned implementation."),
+    gpus=key(int, ge=1),
+    summary=key(str, "The plan in words."),
+    figures=key(several(CheckedFigure), min_length=1),
+    assumptions=key(several(AssumptionEntry), "What was predicted."),
+    notes=key(list[str], "Sentences for people."),
+)
+
+AnyCheck = any_of(
+    "AnyCheck",
+    "Answer of `planner check --json`: about the log of a training run, or about the benchmark of a server.",
+    [CheckDocument, ServerCheckDocument],
 )
 
 # -- planner validate --------------------------------------------------------------------------------------------------------

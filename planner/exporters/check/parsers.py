@@ -6,6 +6,7 @@ no GPU is needed: launch scripts run with a stand-in for their launcher, and the
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import importlib.metadata
@@ -226,7 +227,44 @@ def _vllm(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
     methods = _import("vllm.model_executor.layers.quantization").QUANTIZATION_METHODS
     if args.quantization is not None and args.quantization not in methods:
         raise ValueError(f"--quantization {args.quantization}: this release has {', '.join(sorted(methods))}")
+    with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
+        bench = _import("vllm.utils.argparse_utils").FlexibleArgumentParser()
+        _import("vllm.benchmarks.serve").add_cli_args(bench)
+        bench.parse_args(_launched(folder, "vllm", "bench.sh")[0][2:])
     return {"tp": args.tensor_parallel_size, "pp": args.pipeline_parallel_size, "max_batch": args.max_num_seqs}
+
+
+def _sglang(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
+    words = _launched(folder, "python3", "serve.sh")[0]  # -m sglang.launch_server ...
+    parser = argparse.ArgumentParser()
+    _import("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
+    args = parser.parse_args(words[2:])
+    replicas = args.attn_dp_size
+    with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
+        _read_by(_import("sglang.benchmark.serving"), _launched(folder, "python3", "bench.sh")[0][2:])
+    return {"tp": args.tp_size // replicas, "pp": args.pp_size, "max_batch": args.max_running_requests // replicas}
+
+
+def _read_by(benchmark: Any, words: list[str]) -> None:
+    """Let SGLang's benchmark read its arguments, and send nothing."""
+    benchmark.run_benchmark = lambda _: None
+    sys.argv = ["serving", *words]
+    benchmark.cli_main()
+
+
+def _tensorrt_llm(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
+    words = _launched(folder, "trtllm-serve", "serve.sh")[0]
+    read = _import("tensorrt_llm.commands.serve").serve.make_context("serve", words).params
+    options = _import("yaml").safe_load((folder / "llm_args.yaml").read_text(encoding="utf-8"))
+    known = _import("tensorrt_llm.llmapi").LlmArgs.model_fields
+    if others := sorted(set(options) - set(known)):
+        raise ValueError(f"llm_args.yaml: this release has no {', '.join(others)}")
+    replicas = read["tensor_parallel_size"] if options.get("enable_attention_dp") else 1
+    return {
+        "tp": read["tensor_parallel_size"] // replicas,
+        "pp": read["pipeline_parallel_size"],
+        "max_batch": read["max_batch_size"],
+    }
 
 
 def _megatron_bridge(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
@@ -266,6 +304,8 @@ PARSERS: dict[str, tuple[Callable[[Path, dict[str, Any]], dict[str, Any]], str]]
     "accelerate": (_accelerate, "accelerate"),
     "nanotron": (_nanotron, "nanotron"),
     "vllm": (_vllm, "vllm"),
+    "sglang": (_sglang, "sglang"),
+    "tensorrt-llm": (_tensorrt_llm, "tensorrt_llm"),
 }
 
 

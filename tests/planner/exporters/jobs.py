@@ -166,3 +166,4 @@ SERVE_EXPERTS = serving_job(
     has_experts=True,
     kv_precision="fp8",
 )
+SERVE_NODES = serving_job(ServingPlan(tp=8, pp=2, dp=2, max_batch=32, prefill_chunk=2048), load="benchmark")

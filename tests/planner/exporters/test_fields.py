@@ -363,9 +363,10 @@ def test_workers_that_only_read_prompts_are_refused() -> None:
         make_export(serving_job(ServingPlan(prefill_dp=1)), "vllm")
 
 
+@pytest.mark.parametrize("target", targets_that_take("serving"))
 @pytest.mark.parametrize("field", sorted(SERVED))
-def test_a_field_of_serving_is_written(field: str) -> None:
-    one, other = (make_export(serving_job(plan, has_experts=field in ("ep", "etp")), "vllm") for plan in SERVED[field])
+def test_a_field_of_serving_is_written(field: str, target: str) -> None:
+    one, other = (make_export(serving_job(plan, has_experts=field in ("ep", "etp")), target) for plan in SERVED[field])
     assert _configuration(one.files) != _configuration(other.files)
     assert {*other.account.written, *other.account.cannot} >= {field}
 
@@ -392,7 +393,8 @@ def test_rows_of_the_list() -> None:
 
 
 def test_all_jobs_of_the_tests_export() -> None:
-    make_export(SERVE, "vllm")
+    for target in targets_that_take("serving"):
+        assert not make_export(SERVE, target).account.cannot
     make_export(EXPERTS, "megatron")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import yaml
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.serving.plan import ServingPlan
+from planner.core.errors import UsageError
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.export import make_export
 from planner.exporters.megatron import layout_text
@@ -256,6 +258,91 @@ def test_servers(plan: ServingPlan, experts: bool, words: list[str], new_file: A
         assert word in script
     assert not {"ep", "etp"} & set(export.account.cannot)
     subprocess.run(["bash", "-n", str(new_file("serve.sh", script))], check=True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "experts", "words"),
+    [
+        (ServingPlan(tp=2, dp=4), False, ["--tp-size 2", " --dp-size 4 "]),
+        (ServingPlan(tp=8, dp=2), False, ["one server each", "--host 0.0.0.0"]),
+        (ServingPlan(tp=2, pp=2, dp=2), False, ["i < 2", "first=$((i * 4))", "SGLANG_PP_LAYER_PARTITION=40,40"]),
+        (ServingPlan(tp=8, pp=2, dp=2), False, ["SERVER_ADDR", "--nnodes 2", '--dist-init-addr "$head:']),
+        (ServingPlan(tp=2, etp=2, dp=4), True, ["--dp-size 4", "--ep-size 1"]),
+        (
+            ServingPlan(tp=2, ep=8, dp=4, max_batch=3),
+            True,
+            ["--tp-size 8", "--attn-dp-size 4", "--ep-size 8", "--max-running-requests 12"],
+        ),
+        (ServingPlan(tp=8, ep=16, dp=2), True, ["--tp-size 16", "--attn-dp-size 2", "--nnodes 2"]),
+    ],
+)
+def test_servers_of_sglang(plan: ServingPlan, experts: bool, words: list[str], new_file: Any) -> None:
+    export = make_export(serving_job(plan, has_experts=experts), "sglang")
+    for word in words:
+        assert word in export.files["serve.sh"]
+    assert not export.account.cannot
+    for name in ("serve.sh", "bench.sh"):
+        subprocess.run(["bash", "-n", str(new_file(name, export.files[name]))], check=True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "experts", "words", "options"),
+    [
+        (ServingPlan(tp=4, dp=2, prefill_chunk=512), False, ["i < 2", "--tp_size 4"], {"enable_chunked_prefill": True}),
+        (ServingPlan(tp=4, pp=2, prefill_chunk=512), False, ["--pp_size 2"], {"pp_partition": [40, 40]}),
+        (
+            ServingPlan(ep=4, etp=2, dp=8, prefill_chunk=512),
+            True,
+            ["--tp_size 8", "--ep_size 4"],
+            {"enable_attention_dp": True, "moe_tensor_parallel_size": 2},
+        ),
+    ],
+)
+def test_servers_of_tensorrt_llm(
+    plan: ServingPlan, experts: bool, words: list[str], options: dict[str, Any], new_file: Any
+) -> None:
+    export = make_export(serving_job(plan, has_experts=experts), "tensorrt-llm")
+    for word in words:
+        assert word in export.files["serve.sh"]
+    assert not export.account.cannot
+    assert yaml.safe_load(export.files["llm_args.yaml"]).items() >= options.items()
+    subprocess.run(["bash", "-n", str(new_file("serve.sh", export.files["serve.sh"]))], check=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "plan", "why"),
+    [
+        ("tensorrt-llm", ServingPlan(tp=16), "over several nodes of 8 it needs the MPI launcher"),
+        ("tensorrt-llm", ServingPlan(tp=2, ep=4, dp=2), "attention is data parallel with tp 1 only"),
+        ("sglang", ServingPlan(tp=12), "a server of 12 devices does not fill whole nodes of 8"),
+        ("sglang", ServingPlan(tp=3, dp=4), "servers of 3 devices do not fill nodes of 8"),
+    ],
+)
+def test_servers_that_cannot_be_started(target: str, plan: ServingPlan, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        make_export(serving_job(plan, has_experts=plan.ep > 1), target)
+
+
+def test_a_benchmark_sends_the_load_of_the_plan() -> None:
+    """Lengths from half to one and a half times the mean in both programs, and of equal requests the mean."""
+    plan = ServingPlan(tp=4, dp=2, max_batch=7, prefill_chunk=512)
+
+    def numbers(target: str, load: str) -> dict[str, float]:
+        text = make_export(serving_job(plan, load=load), target).files["bench.sh"]
+        return {name: float(value) for name, value in re.findall(r"--(\S+) ([0-9.]+)$", text, re.MULTILINE)}
+
+    ours = numbers("vllm", "traffic")
+    assert (ours["max-concurrency"], ours["num-prompts"]) == (14, 140)
+    ratio, most = ours["random-range-ratio"], numbers("sglang", "traffic")
+    ends = [ours["random-input-len"] * (1 - ratio), ours["random-input-len"] * (1 + ratio)]
+    assert ends == [512, 1536]
+    assert [most["random-input-len"] * most["random-range-ratio"], most["random-input-len"]] == pytest.approx(
+        ends, 1e-5
+    )
+    assert numbers("vllm", "benchmark")["random-range-ratio"] == 0
+    equal = numbers("sglang", "benchmark")
+    assert (equal["random-range-ratio"], equal["random-output-len"]) == (1, 256)
+    assert "max-concurrency" not in numbers("vllm", "backlog")
 
 
 def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from costmodel.network.sizes import network_kind, sizes_of
 from costmodel.precision import PRECISIONS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UsageError
+from planner.exporters import targets_that_take
 from planner.exporters.check import check_exports
 from planner.exporters.export import AnyJob, make_export, write_folder
 from planner.exporters.other_networks import other_network_of
@@ -41,7 +42,7 @@ PLANS = {
 # Target and version that the index has, where it is not the newest of the exporter.
 TARGETS = {
     "megatron": None, "torchtitan": "v0.3.0", "deepspeed": None, "accelerate": None, "torch": None, "vllm": None,
-    "megatron-bridge": None, "nanotron": None,
+    "sglang": None, "tensorrt-llm": None, "megatron-bridge": None, "nanotron": None,
 }  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def servers() -> Iterator[tuple[str, AnyJob]]:
 
 
 def jobs(target: str) -> Iterator[tuple[str, AnyJob]]:
-    if target == "vllm":
+    if target in targets_that_take("serving"):
         yield from {"serve": SERVE, "serve-pipeline": SERVE_PIPELINE, "serve-experts": SERVE_EXPERTS}.items()
         yield from servers()
         return

@@ -23,6 +23,7 @@ from tests.planner.exporters.jobs import (
     PLAIN_PIPELINE,
     SERVE,
     SERVE_EXPERTS,
+    SERVE_NODES,
     SERVE_PIPELINE,
     TENSOR,
 )
@@ -42,6 +43,8 @@ JOBS: dict[str, dict[str, AnyJob]] = {
     "accelerate": {"fsdp": FSDP, "data": DATA, "context": CONTEXT},
     "nanotron": {"plain-pipeline": PLAIN_PIPELINE, "odd-stages": ODD_STAGES, "experts": EXPERTS},
     "vllm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS},
+    "sglang": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, "two-nodes": SERVE_NODES},
+    "tensorrt-llm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS},
 }
 CASES = [
     (target, version, name)

@@ -120,7 +120,7 @@ def test_at_most_four_plans_are_to_be_run(document: Any, answer: Any, question: 
     assert found["near_list"][0] == 1
     assert found["near_within"] >= SAME_WITHIN
     assert found["near_probability"] >= 0.9
-    assert f"within {100 * found['near_within']:.0f} % of it" in answer("optimize", *question.split())
+    assert f"within {100 * found['near_within']:.0f} % of the best" in answer("optimize", *question.split())
 
 
 def test_four_plans_are_chosen_for_the_least_regret() -> None:

@@ -1,0 +1,161 @@
+"""SGLang: `python -m sglang.launch_server` for an inference plan.
+
+Three ways to start, by what the experts and the nodes allow:
+
+- replicas that share experts are one server, whose attention is data parallel inside its tensor-parallel group (``--attn-dp-size``);
+- others that fit in a node together are one server of it (``--dp-size``), or servers of their own where they have pipelines;
+- a server larger than a node goes over several (``--nnodes``).
+"""
+
+from __future__ import annotations
+
+from planner.exporters.account import Account
+from planner.exporters.common import account_placement, given, header
+from planner.exporters.job import ServingJob
+from planner.exporters.serving import (
+    FP8,
+    POOL_FIELDS,
+    SPREAD,
+    Benchmark,
+    dtype_of,
+    is_as_weights,
+    length_of,
+    load_arguments,
+    node_of_server,
+    pool_refusals,
+    replicas_that_share,
+    scripts,
+    server_devices,
+    server_of_each_node,
+    servers_side_by_side,
+    uneven_servers,
+)
+from planner.exporters.shell import shell_array
+
+TITLE = "SGLang"
+SUMMARY = "serve.sh, serve.slurm, bench.sh (inference plans)"
+VERSIONS = {"0.5": "SGLang, release 0.5.23 (sglang/srt/arg_groups/fields, sglang/benchmark/serving.py)"}
+FRAMEWORK = "sglang"
+TAKES = frozenset({"serving"})
+FIELDS = {
+    "tp": "--tp-size, times the replicas that share experts",
+    "pp": "--pp-size",
+    "ep": "--ep-size",
+    "etp": "--tp-size over --ep-size",
+    "dp": "--dp-size, --attn-dp-size of replicas that share experts, or servers of their own",
+    "max_batch": "--max-running-requests, times --attn-dp-size",
+    "prefill_chunk": "--chunked-prefill-size with --enable-mixed-chunk; whole prompts alone: -1",
+    "prefill_batch": "--prefill-max-requests",
+    **POOL_FIELDS,
+    "precision": "--dtype, --quantization",
+    "kv_precision": "--kv-cache-dtype; -: fp16 or fp32 with weights of another format",
+    "prompt_tokens": "--context-length, with output_tokens",
+    "output_tokens": "--context-length, with prompt_tokens",
+    "memory_utilisation": "--mem-fraction-static, of weights and cache alone; by hand: a smaller one",
+    "stages": "SGLANG_PP_LAYER_PARTITION",
+    "placement": "nodes and devices of a server",
+}
+# Recipe -> --quantization (sglang/srt/arg_groups/choices.py); others: the checkpoint says it.
+_QUANTIZATION = {
+    **dict.fromkeys(FP8, "fp8"),
+    "mxfp8": "mxfp8",
+    "nvfp4": "modelopt_fp4",
+    "w4a16-mxfp4": "mxfp4",
+    "nf4": "bitsandbytes",
+}
+_CACHE = {"fp8": "fp8_e4m3", "bf16": "bf16"}
+_SERVER = 'python3 -m sglang.launch_server --model-path "$model" "${ARGS[@]}"'
+_PORT = 30000
+
+
+def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    """Deployments that SGLang cannot start."""
+    return [*pool_refusals(job), *uneven_servers(job, server_devices(job))]
+
+
+def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
+    """Write the scripts."""
+    arguments = _arguments(job, account)
+    account_placement(job.nodes, account)
+    head = header(job.origin, account, VERSIONS[version])
+    stages = [f"export SGLANG_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []
+    settings = [*stages, "", *shell_array("ARGS", arguments)]
+    return scripts(job, head, settings, _deployment(job), _benchmark(job))
+
+
+def _benchmark(job: ServingJob) -> Benchmark:
+    """`sglang.benchmark.serving`: lengths from ratio times those named to those named, so that means are the plan's."""
+    most, ratio = (1.0 + SPREAD, (1.0 - SPREAD) / (1.0 + SPREAD)) if job.load == "traffic" else (1.0, 1.0)
+    return Benchmark(
+        command="python3 -m sglang.benchmark.serving --backend sglang",
+        port=_PORT,
+        arguments=[
+            ("--dataset-name", "random-ids"),
+            ("--random-input-len", f"{most * job.prompt_tokens:.0f}"),
+            ("--random-output-len", f"{most * job.output_tokens:.0f}"),
+            ("--random-range-ratio", f"{ratio:.6g}"),
+            *load_arguments(job),
+        ],
+        result=['--output-file "$results/bench.json"'],
+    )
+
+
+def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
+    plan, sharing = job.plan, replicas_that_share(job)
+    dtype = dtype_of(job, account, _QUANTIZATION, TITLE)
+    is_plain = is_as_weights(job, dtype)
+    if not is_plain and job.kv_precision not in _CACHE:
+        account.impossible(
+            "kv_precision", f"the cache has the format of --dtype, bf16 or fp8 here, not {job.kv_precision}"
+        )
+    account.left_to_user(
+        "memory_utilisation",
+        f"--mem-fraction-static {job.memory_utilisation:g} counts weights and cache alone: lower it where a pass runs out of memory",
+    )
+    optional: dict[tuple[str, ...], bool] = {
+        ("--ep-size", str(plan.ep)): job.has_experts,
+        ("--attn-dp-size", str(sharing)): sharing > 1,
+        ("--quantization", _QUANTIZATION.get(job.precision, "")): job.precision in _QUANTIZATION,
+        ("--kv-cache-dtype", _CACHE.get(job.kv_precision, "")): not is_plain and job.kv_precision in _CACHE,
+        ("--host", "0.0.0.0"): job.nodes.count > 1,  # noqa: S104 - for the load balancer and the other nodes
+    }
+    return [
+        ("--tp-size", str(plan.tp * sharing)),
+        ("--pp-size", str(plan.pp)),
+        ("--max-running-requests", str(plan.max_batch * sharing)),
+        ("--context-length", str(length_of(job, account, "--context-length"))),
+        ("--mem-fraction-static", f"{job.memory_utilisation:g}"),
+        ("--dtype", dtype),
+        *given(optional),
+        *_prefill(job),
+    ]
+
+
+def _prefill(job: ServingJob) -> list[tuple[str, ...]]:
+    """How prompts are read: pieces beside the decoding, or whole prompts in passes of their own, SGLang's way."""
+    plan = job.plan
+    prompts = ("--prefill-max-requests", str(plan.prefill_batch))
+    if plan.prefill_chunk:
+        size = plan.prefill_chunk * plan.prefill_batch
+        return [("--chunked-prefill-size", str(size)), ("--enable-mixed-chunk",), prompts]
+    tokens = ("--max-prefill-tokens", str(plan.prefill_batch * job.prompt_tokens))
+    return [("--chunked-prefill-size", "-1"), tokens, prompts]
+
+
+def _deployment(job: ServingJob) -> list[str]:
+    nodes, devices = job.nodes, server_devices(job)
+    if devices > nodes.capacity:
+        nodes_each = devices // nodes.capacity
+        return [
+            *node_of_server(nodes_each, several=nodes_each < nodes.count),
+            "ARGS+=(",
+            f"  --nnodes {nodes_each}",
+            '  --node-rank "$rank"',
+            '  --dist-init-addr "$head:${MASTER_PORT:-29500}"',
+            ")",
+            f'exec {_SERVER} "$@"',
+        ]
+    here = nodes.per_node // devices
+    if here == 1 or (job.plan.pp == 1 and replicas_that_share(job) == 1):
+        return server_of_each_node(job, f"{_SERVER} --dp-size {here}" if here > 1 else _SERVER)
+    return servers_side_by_side(job, devices, _SERVER, _PORT)

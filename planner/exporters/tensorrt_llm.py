@@ -1,0 +1,151 @@
+"""TensorRT-LLM: `trtllm-serve` and its file of LLM API options for an inference plan.
+
+A server lies in one node: over several it needs an MPI launcher, one process per GPU (``trtllm-llmapi-launch``). Replicas are servers of
+their own; those that share experts are one, whose attention is data parallel (``enable_attention_dp``), a replica per GPU.
+"""
+
+from __future__ import annotations
+
+from planner.exporters.account import Account
+from planner.exporters.common import account_placement, given, header
+from planner.exporters.job import ServingJob
+from planner.exporters.serving import (
+    POOL_FIELDS,
+    SPREAD,
+    Benchmark,
+    dtype_of,
+    is_as_weights,
+    length_of,
+    pool_refusals,
+    replicas_that_share,
+    scripts,
+    server_devices,
+    server_of_each_node,
+    servers_side_by_side,
+    uneven_servers,
+    whole_prompts_mixed,
+)
+from planner.exporters.shell import HERE, comment, shell_array
+from planner.exporters.vllm import benchmark_arguments
+
+TITLE = "TensorRT-LLM"
+SUMMARY = "serve.sh, llm_args.yaml, serve.slurm, bench.sh (inference plans)"
+VERSIONS = {
+    "1.2": "TensorRT-LLM, release 1.2 (tensorrt_llm/commands/serve.py, tensorrt_llm/llmapi/llm_args.py, PyTorch backend)"
+}
+FRAMEWORK = "tensorrt-llm"
+TAKES = frozenset({"serving"})
+FIELDS = {
+    "tp": "--tp_size",
+    "pp": "--pp_size",
+    "ep": "--ep_size",
+    "etp": "moe_tensor_parallel_size",
+    "dp": "servers of their own; enable_attention_dp of replicas that share experts",
+    "max_batch": "--max_batch_size",
+    "prefill_chunk": "--max_num_tokens, enable_chunked_prefill; -: whole prompts in passes of their own",
+    "prefill_batch": "--max_num_tokens",
+    **POOL_FIELDS,
+    "precision": "dtype; by hand: weights of fewer bits, from the checkpoint",
+    "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
+    "prompt_tokens": "--max_seq_len, with output_tokens",
+    "output_tokens": "--max_seq_len, with prompt_tokens",
+    "memory_utilisation": "kv_cache_config.free_gpu_memory_fraction, of what weights leave; by hand: a larger one",
+    "stages": "pp_partition",
+    "placement": "devices of a server",
+}
+_OPTIONS = "llm_args.yaml"
+_SERVER = f'trtllm-serve "$model" "${{ARGS[@]}}" --extra_llm_api_options "$here/{_OPTIONS}"'
+_PORT = 8000
+
+
+def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    """Deployments that these files cannot start."""
+    devices, capacity, sharing = server_devices(job), job.nodes.capacity, replicas_that_share(job)
+    if sharing > 1 and job.plan.tp > 1:
+        return [f"experts shared by replicas of tp {job.plan.tp}: attention is data parallel with tp 1 only"]
+    if devices > capacity:
+        return [
+            f"a server of {devices} devices: over several nodes of {capacity} it needs the MPI launcher of your cluster"
+        ]
+    return [*pool_refusals(job), *uneven_servers(job, devices)]
+
+
+def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
+    """Write the scripts and the options."""
+    dtype = dtype_of(job, account, {}, TITLE)
+    arguments, options = _arguments(job, account), _options(job, account, dtype)
+    account_placement(job.nodes, account)
+    head = header(job.origin, account, VERSIONS[version])
+    settings = [HERE, "", *shell_array("ARGS", arguments)]
+    devices = server_devices(job)
+    fills = job.nodes.per_node == devices
+    start = server_of_each_node(job, _SERVER) if fills else servers_side_by_side(job, devices, _SERVER, _PORT)
+    made = scripts(job, head, settings, start, _benchmark(job))
+    return {**made, _OPTIONS: "\n".join([*comment(head), *options]) + "\n"}
+
+
+def _benchmark(job: ServingJob) -> Benchmark:
+    """A program made from vLLM's (tensorrt_llm/serve/scripts/benchmark_serving.py), with its lengths and its result file."""
+    return Benchmark(
+        command="python3 -m tensorrt_llm.serve.scripts.benchmark_serving --backend openai",
+        port=_PORT,
+        arguments=[
+            *benchmark_arguments(job, SPREAD if job.load == "traffic" else 0.0),
+            ("--random-ids",),
+        ],
+        result=["--save-result", '--result-dir "$results"', "--result-filename bench.json"],
+    )
+
+
+def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
+    plan = job.plan
+    length = length_of(job, account, "--max_seq_len")
+    optional: dict[tuple[str, ...], bool] = {
+        ("--ep_size", str(plan.ep)): job.has_experts,
+        ("--host", "0.0.0.0"): job.nodes.count > 1,  # noqa: S104 - for the load balancer
+    }
+    return [
+        ("--backend", "pytorch"),
+        ("--tp_size", str(plan.tp * replicas_that_share(job))),
+        ("--pp_size", str(plan.pp)),
+        ("--max_batch_size", str(plan.max_batch)),
+        ("--max_num_tokens", str(_tokens(job, account, length))),
+        ("--max_seq_len", str(length)),
+        *given(optional),
+    ]
+
+
+def _tokens(job: ServingJob, account: Account, length: int) -> int:
+    """Tokens of a pass: of prompts, and one for every sequence that is decoded in it."""
+    plan = job.plan
+    if plan.prefill_chunk:
+        return max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
+    whole_prompts_mixed(account, TITLE)
+    return max(plan.prefill_batch * job.prompt_tokens, length, plan.max_batch)
+
+
+def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
+    """Lines of the YAML file."""
+    plan, is_fp8 = job.plan, job.kv_precision == "fp8"
+    if not is_fp8 and not is_as_weights(job, dtype):
+        account.impossible("kv_precision", f"the cache has the format of dtype or fp8, not {job.kv_precision}")
+    account.left_to_user(
+        "memory_utilisation",
+        f"free_gpu_memory_fraction {job.memory_utilisation:g} is of what weights leave, so less is filled: raise it if it is too little",
+    )
+    return [
+        f"dtype: {dtype}",
+        f"enable_chunked_prefill: {str(plan.prefill_chunk > 0).lower()}",
+        *(
+            given(
+                {
+                    f"moe_tensor_parallel_size: {plan.etp}": job.has_experts,
+                    "enable_attention_dp: true": replicas_that_share(job) > 1,
+                    f"pp_partition: [{', '.join(map(str, job.stages))}]": plan.pp > 1,
+                }
+            )
+        ),
+        "kv_cache_config:",
+        f"  free_gpu_memory_fraction: {job.memory_utilisation:g}",
+        f"  dtype: {'fp8' if is_fp8 else 'auto'}",
+    ]
