@@ -16,6 +16,7 @@ from planner.exporters.other_networks import OtherNetwork
 
 if TYPE_CHECKING:
     from costmodel.serving.plan import ServingPlan
+    from costmodel.serving.workload import Arrivals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +252,8 @@ class ServingJob(_AnyJob):
         Of the weights; of the cache of keys and values.
     memory_utilisation : float
         Share of a device's memory that may be filled.
-    load : str
-        As `costmodel.serving.workload.ServingWorkload` has it.
+    load, arrivals, output_variation
+        As `costmodel.serving.workload.ServingWorkload` has them.
     """
 
     plan: ServingPlan
@@ -263,6 +264,8 @@ class ServingJob(_AnyJob):
     kv_precision: str
     memory_utilisation: float
     load: str = "traffic"
+    arrivals: Arrivals | None = None
+    output_variation: float = 0.0
 
     @property
     def in_effect(self) -> list[str]:

@@ -248,6 +248,8 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         precision=space.resolved.setting.precision,
         kv_precision=space.kv_precision,
         load=workload.load,
+        arrivals=workload.arrivals,
+        output_variation=workload.output_variation,
         # To three digits and not above what was asked for.
         memory_utilisation=int(space.capacity_bytes / space.cluster.device.capacity_bytes * 1000 + 1e-6) / 1000,
     )

@@ -18,14 +18,21 @@ MODEL = 'model="${MODEL:?set MODEL to the name or folder of the weights}"'
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 # Recipes of eight bits that an engine makes of 16-bit weights itself.
 FP8 = ("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise")
-# Lengths of a load whose requests differ are drawn evenly from the mean less this share to the mean and this share.
-SPREAD = 0.5
+# Lengths of a closed loop whose requests differ are drawn evenly from the mean less this share to the mean and this share; the most.
+_SPREAD, _WIDEST = 0.5, 0.9
 
 
 # Settings of the workers that only read prompts, where every target stands.
 POOL_FIELDS = dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own")
 
 # -- settings
+
+
+def spread_of(job: ServingJob) -> float:
+    """Lengths lie evenly between the mean less this share and the mean and this share, which has a variation of share / sqrt(3)."""
+    if job.arrivals is not None:
+        return min(math.sqrt(3.0) * job.output_variation, _WIDEST)
+    return _SPREAD if job.load == "traffic" else 0.0
 
 
 def longest(job: ServingJob) -> tuple[int, int]:
@@ -43,7 +50,7 @@ def longest(job: ServingJob) -> tuple[int, int]:
     >>> longest(job)
     (1536, 384)
     """
-    most = 1.0 + (SPREAD if job.load == "traffic" else 0.0)
+    most = 1.0 + spread_of(job)
     return math.ceil(most * job.prompt_tokens), math.ceil(most * job.output_tokens)
 
 
@@ -185,13 +192,16 @@ class Benchmark(NamedTuple):
 
 
 def load_arguments(job: ServingJob) -> list[tuple[str, ...]]:
-    """How many requests, how many at a time, and the seed: the same words for vLLM's program and those that were made from it.
+    """How many requests, how many at a time or per second, and the seed: the same words in all of these programs.
 
     A closed loop has as many in flight as the plan has places; of a backlog all are sent at once.
     """
     places = job.plan.concurrency
-    in_flight = [] if job.load == "backlog" else [("--max-concurrency", str(places))]
-    return [*in_flight, ("--num-prompts", str(int(BENCHMARK_ROUNDS) * places)), ("--seed", "1")]
+    if job.arrivals is not None:
+        sent = [("--request-rate", f"{job.arrivals.rate_per_s:.6g}")]
+    else:
+        sent = [] if job.load == "backlog" else [("--max-concurrency", str(places))]
+    return [*sent, ("--num-prompts", str(int(BENCHMARK_ROUNDS) * places)), ("--seed", "1")]
 
 
 def scripts(

@@ -15,7 +15,6 @@ from planner.exporters.job import ServingJob
 from planner.exporters.serving import (
     FP8,
     POOL_FIELDS,
-    SPREAD,
     Benchmark,
     dtype_of,
     is_as_weights,
@@ -28,6 +27,7 @@ from planner.exporters.serving import (
     server_devices,
     server_of_each_node,
     servers_side_by_side,
+    spread_of,
     uneven_servers,
 )
 from planner.exporters.shell import shell_array
@@ -77,15 +77,19 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     """Write the scripts."""
     arguments = _arguments(job, account)
     account_placement(job.nodes, account)
+    benchmark = _benchmark(job, account)
     head = header(job.origin, account, VERSIONS[version])
     stages = [f"export SGLANG_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []
     settings = [*stages, "", *shell_array("ARGS", arguments)]
-    return scripts(job, head, settings, _deployment(job), _benchmark(job))
+    return scripts(job, head, settings, _deployment(job), benchmark)
 
 
-def _benchmark(job: ServingJob) -> Benchmark:
+def _benchmark(job: ServingJob, account: Account) -> Benchmark:
     """`sglang.benchmark.serving`: lengths from ratio times those named to those named, so that means are the plan's."""
-    most, ratio = (1.0 + SPREAD, (1.0 - SPREAD) / (1.0 + SPREAD)) if job.load == "traffic" else (1.0, 1.0)
+    spread = spread_of(job)
+    most, ratio = 1.0 + spread, (1.0 - spread) / (1.0 + spread)
+    if job.arrivals is not None and job.arrivals.variation != 1.0:
+        account.left_to_user("arrivals", "the benchmark's requests come at random (Poisson): it has no other bursts")
     return Benchmark(
         command="python3 -m sglang.benchmark.serving --backend sglang",
         port=_PORT,

@@ -11,7 +11,6 @@ from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
 from planner.exporters.serving import (
     POOL_FIELDS,
-    SPREAD,
     Benchmark,
     dtype_of,
     is_as_weights,
@@ -89,10 +88,7 @@ def _benchmark(job: ServingJob) -> Benchmark:
     return Benchmark(
         command="python3 -m tensorrt_llm.serve.scripts.benchmark_serving --backend openai",
         port=_PORT,
-        arguments=[
-            *benchmark_arguments(job, SPREAD if job.load == "traffic" else 0.0),
-            ("--random-ids",),
-        ],
+        arguments=[*benchmark_arguments(job), ("--random-ids",)],
         result=["--save-result", '--result-dir "$results"', "--result-filename bench.json"],
     )
 

@@ -16,7 +16,6 @@ from planner.exporters.job import ServingJob
 from planner.exporters.serving import (
     FP8,
     POOL_FIELDS,
-    SPREAD,
     Benchmark,
     dtype_of,
     is_as_weights,
@@ -27,6 +26,7 @@ from planner.exporters.serving import (
     replicas_that_share,
     scripts,
     servers_side_by_side,
+    spread_of,
     uneven_servers,
     whole_prompts_mixed,
 )
@@ -104,23 +104,32 @@ def _benchmark(job: ServingJob) -> Benchmark:
     return Benchmark(
         command="vllm bench serve",
         port=8000,
-        arguments=benchmark_arguments(job, SPREAD if job.load == "traffic" else 0.0),
+        arguments=benchmark_arguments(job),
         result=["--save-result", '--result-dir "$results"', "--result-filename bench.json"],
     )
 
 
-def benchmark_arguments(job: ServingJob, ratio: float) -> list[tuple[str, ...]]:
+def benchmark_arguments(job: ServingJob) -> list[tuple[str, ...]]:
     """Of vLLM's program and of those that were made from it."""
     return [
         ("--dataset-name", "random"),
         ("--random-input-len", str(job.prompt_tokens)),
         ("--random-output-len", str(job.output_tokens)),
-        ("--random-range-ratio", f"{ratio:g}"),
+        ("--random-range-ratio", f"{spread_of(job):.6g}"),
         *load_arguments(job),
+        *_burstiness(job),
         ("--ignore-eos",),
         ("--percentile-metrics", "ttft,tpot,itl,e2el"),
         ("--metric-percentiles", "50,90,99"),
     ]
+
+
+def _burstiness(job: ServingJob) -> list[tuple[str, ...]]:
+    """Shape of the gamma distribution of the times between requests: 1 over the square of their variation."""
+    if job.arrivals is None or job.arrivals.variation == 1.0:
+        return []
+    square = job.arrivals.variation**2
+    return [("--burstiness", f"{1.0 / square:.6g}" if square else "inf")]
 
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:

@@ -260,18 +260,20 @@ def check_benchmark(path: Path, benchmark: Benchmark, estimate: Estimate, remark
     )
     if not figures:
         raise failure(path, "has neither times nor a rate of output tokens")
-    notes = (*_notes(benchmark, ranked.plan.concurrency, load.load), *remarks)
+    space: Any = estimate.space  # the one that serves
+    is_open = space.model.workload.arrivals is not None
+    notes = (*_notes(benchmark, ranked.plan.concurrency, load.load, is_open=is_open), *remarks)
     return ServerCheck(path=path, benchmark=benchmark, estimate=estimate, figures=figures, notes=notes)
 
 
-def _notes(benchmark: Benchmark, places: int, load: str) -> Iterator[str]:
+def _notes(benchmark: Benchmark, places: int, load: str, *, is_open: bool) -> Iterator[str]:
     if benchmark.failed:
         yield f"{counted(benchmark.failed, 'request')} failed: find out why first"
-    if benchmark.rate_per_s is not None:
+    if benchmark.rate_per_s is not None and not is_open:
         yield (
             f"requests came at {significant(benchmark.rate_per_s)} per second; the prediction has {places:,} in flight all the time"
         )
-    elif benchmark.concurrency is not None and benchmark.concurrency != places and load != "backlog":
+    elif benchmark.concurrency is not None and benchmark.concurrency != places and load != "backlog" and not is_open:
         yield f"{benchmark.concurrency:,} requests were in flight, {places:,} are predicted: --max-concurrency {places}"
     if benchmark.requests < 3 * places:
         yield (

@@ -358,9 +358,10 @@ def test_every_field_of_serving_has_a_pair() -> None:
     assert {*SERVED, *POOL_SETTINGS} == {item.name for item in dataclasses.fields(ServingPlan)}
 
 
-def test_workers_that_only_read_prompts_are_refused() -> None:
+@pytest.mark.parametrize("target", targets_that_take("serving"))
+def test_workers_that_only_read_prompts_are_refused(target: str) -> None:
     with pytest.raises(UsageError, match="read by workers of their own"):
-        make_export(serving_job(ServingPlan(prefill_dp=1)), "vllm")
+        make_export(serving_job(ServingPlan(prefill_dp=1)), target)
 
 
 @pytest.mark.parametrize("target", targets_that_take("serving"))

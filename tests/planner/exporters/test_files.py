@@ -19,6 +19,7 @@ import yaml
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.serving.plan import ServingPlan
+from costmodel.serving.workload import Arrivals
 from planner.core.errors import UsageError
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.export import make_export
@@ -343,6 +344,16 @@ def test_a_benchmark_sends_the_load_of_the_plan() -> None:
     equal = numbers("sglang", "benchmark")
     assert (equal["random-range-ratio"], equal["random-output-len"]) == (1, 256)
     assert "max-concurrency" not in numbers("vllm", "backlog")
+
+
+def test_a_benchmark_sends_requests_at_the_rate_of_the_plan() -> None:
+    """Gaps of variation 2 have a gamma distribution of shape 1 / 4; answers of variation 0.2 lie within 0.346 of their mean."""
+    job = serving_job(ServingPlan(max_batch=7), arrivals=Arrivals(2.5, variation=2.0), output_variation=0.2)
+    text = make_export(job, "vllm").files["bench.sh"]
+    for words in ("--request-rate 2.5\n", "--burstiness 0.25\n", "--random-range-ratio 0.34641\n"):
+        assert words in text
+    assert "--max-concurrency" not in text
+    assert "Poisson" in make_export(job, "sglang").account.by_hand["arrivals"]
 
 
 def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path) -> None:
