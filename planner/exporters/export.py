@@ -16,6 +16,7 @@ from planner.core.errors import OutputError, UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, Nodes, ServingJob
+from planner.exporters.kubernetes import APPLIED
 from planner.exporters.rules import broken_rules, own_refusals
 from planner.files.output import made_folders, there_of
 
@@ -128,6 +129,7 @@ def ranks_table(job: Job) -> str:
 def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
     origin, nodes = job.origin, job.nodes
     whole = f"{title} has every setting of the plan that has an effect."
+    ways = [*starts(nodes, files), *(APPLIED[name] for name in APPLIED if name in files)]
     lines = [
         f"# {_inline(origin.model)} for {title}",
         "",
@@ -139,7 +141,7 @@ def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapp
         "",
         "## Start",
         "",
-        *(line for where, command in starts(nodes, files) for line in (f"{where}:", "", f"    {command}", "")),
+        *(line for where, command in ways for line in (f"{where}:", "", f"    {command}", "")),
         "Arguments are passed on to the program.",
         "",
         *(_measure(origin.plan_name) if BENCHMARK in files else []),

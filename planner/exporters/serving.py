@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -205,10 +206,16 @@ def load_arguments(job: ServingJob) -> list[tuple[str, ...]]:
 
 
 def scripts(
-    job: ServingJob, head: Sequence[str], settings: Sequence[str], start: Sequence[str], benchmark: Benchmark
+    job: ServingJob,
+    head: Sequence[str],
+    environment: Mapping[str, str],
+    settings: Sequence[str],
+    start: Sequence[str],
+    benchmark: Benchmark,
 ) -> dict[str, str]:
     """The scripts that start the servers, on one node and in a Slurm job, and the one that measures them."""
-    lines = ["#!/usr/bin/env bash", *comment(head), "set -euo pipefail", "", MODEL, *settings, "", *start]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines = ["#!/usr/bin/env bash", *comment(head), "set -euo pipefail", "", MODEL, *exports, "", *settings, "", *start]
     measure = [
         "#!/usr/bin/env bash",
         *comment(head[:2]),

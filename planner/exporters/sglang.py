@@ -12,6 +12,7 @@ from __future__ import annotations
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
+from planner.exporters.kubernetes import DYNAMO, dynamo, fits_pods
 from planner.exporters.serving import (
     FP8,
     POOL_FIELDS,
@@ -33,7 +34,7 @@ from planner.exporters.serving import (
 from planner.exporters.shell import shell_array
 
 TITLE = "SGLang"
-SUMMARY = "serve.sh, serve.slurm, bench.sh (inference plans)"
+SUMMARY = "serve.sh, serve.slurm, bench.sh, dynamo.yaml (inference plans)"
 VERSIONS = {"0.5": "SGLang, release 0.5.23 (sglang/srt/arg_groups/fields, sglang/benchmark/serving.py)"}
 FRAMEWORK = "sglang"
 TAKES = frozenset({"serving"})
@@ -79,9 +80,12 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     account_placement(job.nodes, account)
     benchmark = _benchmark(job, account)
     head = header(job.origin, account, VERSIONS[version])
-    stages = [f"export SGLANG_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []
-    settings = [*stages, "", *shell_array("ARGS", arguments)]
-    return scripts(job, head, settings, _deployment(job), benchmark)
+    environment = {"SGLANG_PP_LAYER_PARTITION": ",".join(map(str, job.stages))} if job.plan.pp > 1 else {}
+    made = scripts(job, head, environment, shell_array("ARGS", arguments), _deployment(job), benchmark)
+    if fits_pods(job):
+        words = ["--model-path", "${MODEL}", *(word for entry in arguments for word in entry)]
+        made[DYNAMO] = dynamo(job, head, "dynamo.sglang", words, environment=environment)
+    return made
 
 
 def _benchmark(job: ServingJob, account: Account) -> Benchmark:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
+from planner.exporters.kubernetes import DYNAMO, MOUNTED, dynamo
 from planner.exporters.serving import (
     POOL_FIELDS,
     Benchmark,
@@ -28,7 +29,7 @@ from planner.exporters.shell import HERE, comment, shell_array
 from planner.exporters.vllm import benchmark_arguments
 
 TITLE = "TensorRT-LLM"
-SUMMARY = "serve.sh, llm_args.yaml, serve.slurm, bench.sh (inference plans)"
+SUMMARY = "serve.sh, llm_args.yaml, serve.slurm, bench.sh, dynamo.yaml (inference plans)"
 VERSIONS = {
     "1.2": "TensorRT-LLM, release 1.2 (tensorrt_llm/commands/serve.py, tensorrt_llm/llmapi/llm_args.py, PyTorch backend)"
 }
@@ -53,6 +54,12 @@ FIELDS = {
     "placement": "devices of a server",
 }
 _OPTIONS = "llm_args.yaml"
+# Options of trtllm-serve by another name than the LLM API has.
+_LONG_NAMES = {
+    "tp_size": "tensor_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "ep_size": "moe_expert_parallel_size",
+}
 _SERVER = f'trtllm-serve "$model" "${{ARGS[@]}}" --extra_llm_api_options "$here/{_OPTIONS}"'
 _PORT = 8000
 
@@ -78,9 +85,18 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     settings = [HERE, "", *shell_array("ARGS", arguments)]
     devices = server_devices(job)
     fills = job.nodes.per_node == devices
-    start = server_of_each_node(job, _SERVER) if fills else servers_side_by_side(job, devices, _SERVER, _PORT)
-    made = scripts(job, head, settings, start, _benchmark(job))
-    return {**made, _OPTIONS: "\n".join([*comment(head), *options]) + "\n"}
+    # For the load balancer: the server listens to its own node alone unless told otherwise.
+    server = f"{_SERVER} --host 0.0.0.0" if job.nodes.count > 1 else _SERVER
+    start = server_of_each_node(job, server) if fills else servers_side_by_side(job, devices, server, _PORT)
+    made = scripts(job, head, {}, settings, start, _benchmark(job))
+    # Dynamo's worker takes everything from the file.
+    every = [f"{_LONG_NAMES.get(name, name)}: {value}" for name, value in ((n[2:], v) for n, v in arguments)]
+    words = ["--model-path", "${MODEL}", "--extra-engine-args", MOUNTED]
+    return {
+        **made,
+        _OPTIONS: "\n".join([*comment(head), *options]) + "\n",
+        DYNAMO: dynamo(job, head, "dynamo.trtllm", words, options=[*every, *options]),
+    }
 
 
 def _benchmark(job: ServingJob) -> Benchmark:
@@ -98,7 +114,6 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     length = length_of(job, account, "--max_seq_len")
     optional: dict[tuple[str, ...], bool] = {
         ("--ep_size", str(plan.ep)): job.has_experts,
-        ("--host", "0.0.0.0"): job.nodes.count > 1,  # noqa: S104 - for the load balancer
     }
     return [
         ("--backend", "pytorch"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
+from planner.exporters.kubernetes import DYNAMO, LLM_D, dynamo, fits_pods, llm_d
 from planner.exporters.serving import (
     FP8,
     POOL_FIELDS,
@@ -33,7 +34,7 @@ from planner.exporters.serving import (
 from planner.exporters.shell import shell_array
 
 TITLE = "vLLM"
-SUMMARY = "serve.sh, serve.slurm, bench.sh (inference plans)"
+SUMMARY = "serve.sh, serve.slurm, bench.sh, dynamo.yaml, llm-d.yaml (inference plans)"
 VERSIONS = {"2026-08": "vLLM, its documentation of August 2026 (engine arguments, data parallel deployment)"}
 FRAMEWORK = "vllm"
 TAKES = frozenset({"serving"})
@@ -95,8 +96,22 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     account_placement(job.nodes, account)
     start = _deployment(job, account)
     head = header(job.origin, account, VERSIONS[version])
-    stages = [f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []
-    return scripts(job, head, [*stages, "", *shell_array("ARGS", arguments)], start, _benchmark(job))
+    environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, job.stages))} if job.plan.pp > 1 else {}
+    made = scripts(job, head, environment, [*shell_array("ARGS", arguments)], start, _benchmark(job))
+    return made | (_manifests(job, head, arguments, environment) if fits_pods(job) else {})
+
+
+def _manifests(
+    job: ServingJob, head: list[str], arguments: list[tuple[str, ...]], environment: dict[str, str]
+) -> dict[str, str]:
+    """A server per pod; Dynamo's worker is one replica, so that those that share experts are llm-d's alone."""
+    experts = [("--enable-expert-parallel",)] if job.has_experts and job.plan.ep > 1 else []
+    words = [word for entry in (*arguments, *experts) for word in entry]
+    degree = words.index("--tensor-parallel-size")  # the chart's own
+    made = {LLM_D: llm_d(job, head, words[:degree] + words[degree + 2 :], environment)}
+    if replicas_that_share(job) == 1:
+        made[DYNAMO] = dynamo(job, head, "dynamo.vllm", ["--model", "${MODEL}", *words], environment=environment)
+    return made
 
 
 def _benchmark(job: ServingJob) -> Benchmark:

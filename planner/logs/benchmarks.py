@@ -230,12 +230,11 @@ def check_benchmark(path: Path, benchmark: Benchmark, estimate: Estimate, remark
     UsageError
         The plan trains, or the benchmark is of other lengths.
     """
-    if estimate.space.name != "serving":
+    ranked, load = estimate.ranked, estimate.setting.load
+    if load is None:
         raise UsageError(
             f"{path.name} is of a server, and the plan is for training: name the plan that served (--plan)"
         )
-    ranked, load = estimate.ranked, estimate.setting.load
-    assert load is not None, "what serves has requests"
     for kind, planned, was in (
         ("prompt", load.prompt_tokens, benchmark.prompt_tokens),
         ("output", load.output_tokens, benchmark.output_tokens),

@@ -59,7 +59,7 @@ def test_files_parse(target: str, version: str, name: str, tmp_path: Path) -> No
         elif path.suffix == ".json":
             assert isinstance(json.loads(text), dict)
         elif path.suffix == ".yaml":
-            assert isinstance(yaml.safe_load(text), dict)
+            assert all(isinstance(document, dict) for document in yaml.safe_load_all(text))
         elif path.suffix == ".toml":
             assert set(tomllib.loads(text)) == {"parallelism", "training", "activation_checkpoint"}
         elif path.suffix == ".py":
@@ -322,6 +322,43 @@ def test_servers_of_tensorrt_llm(
 def test_servers_that_cannot_be_started(target: str, plan: ServingPlan, why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
         make_export(serving_job(plan, has_experts=plan.ep > 1), target)
+
+
+@pytest.mark.parametrize(
+    ("target", "module"), [("vllm", "dynamo.vllm"), ("sglang", "dynamo.sglang"), ("tensorrt-llm", "dynamo.trtllm")]
+)
+def test_a_server_is_a_pod_of_dynamo(target: str, module: str) -> None:
+    files = make_export(serving_job(ServingPlan(tp=2, pp=2, dp=6, prefill_chunk=512)), target).files
+    *maps, graph = yaml.safe_load_all(files["dynamo.yaml"])
+    services = graph["spec"]["services"]
+    worker, container = services["Worker"], services["Worker"]["extraPodSpec"]["mainContainer"]
+    assert (worker["replicas"], worker["resources"]["limits"]["gpu"]) == (6, "4")
+    assert container["command"] == ["python3", "-m", module]
+    assert all(isinstance(word, str) for word in container["args"])
+    assert "kubectl apply" in files["README.md"]
+    if target == "tensorrt-llm":  # everything in a file
+        (config,) = maps
+        options = yaml.safe_load(config["data"]["llm_args.yaml"])
+        assert options.items() >= yaml.safe_load(files["llm_args.yaml"]).items()
+        assert (options["tensor_parallel_size"], options["max_num_tokens"]) == (2, 513)
+        assert container["args"][-1] == container["volumeMounts"][0]["mountPath"] + "/llm_args.yaml"
+    else:
+        assert container["env"][0]["value"] == "40,40"
+        assert "2" in container["args"]
+
+
+def test_values_of_llm_d() -> None:
+    """The chart adds the model, the port and both degrees itself."""
+    shared = make_export(serving_job(ServingPlan(tp=2, ep=8, dp=8, prefill_chunk=512), has_experts=True), "vllm").files
+    decode = yaml.safe_load(shared["llm-d.yaml"])["decode"]
+    assert decode["replicas"] == 2
+    assert decode["parallelism"] == {"tensor": 2, "data": 4, "dataLocal": 4, "workers": 1}
+    (container,) = decode["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert "--enable-expert-parallel" in container["args"]
+    assert not {"--tensor-parallel-size", "--data-parallel-size", "--port"} & set(container["args"])
+    assert "dynamo.yaml" not in shared
+    assert "llm-d.yaml" not in make_export(serving_job(ServingPlan(tp=8, pp=2)), "vllm").files
 
 
 def test_a_benchmark_sends_the_load_of_the_plan() -> None:
