@@ -88,7 +88,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     UsageError
         Options of training, a framework that trains, a network or lengths that cannot be served.
     """
-    request, framework = with_trace(resolved.request), resolved.workload.framework
+    request, framework = with_requests(_one_load(resolved.request)), resolved.workload.framework
     resolved = dataclasses.replace(resolved, request=request)
     _check_options(request)
     if request.framework and not framework.serves:
@@ -125,8 +125,21 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     )
 
 
-def with_trace(request: Request) -> Request:
-    """A question with what its trace says of the requests, but for what is said otherwise.
+def _one_load(request: Request) -> Request:
+    """A question about a plan file without what the file says of the load, where an option says it otherwise."""
+    changed = set(request.changed or ())
+    if "rate_per_s" in changed:
+        dropped = {"load", "concurrency"}
+    elif changed & {"load", "concurrency"}:
+        dropped = {"rate_per_s", "arrival_cv"}
+    else:  # a file of requests that come at a rate says "traffic", too
+        dropped = {"load"} if request.changed is not None and request.rate_per_s is not None else set()
+    nothing: dict[str, Any] = dict.fromkeys(dropped - changed)
+    return dataclasses.replace(request, **nothing)
+
+
+def with_requests(request: Request) -> Request:
+    """A question with what its file of requests says, but for what is said otherwise.
 
     Raises
     ------
@@ -478,6 +491,12 @@ class ServingPlanSpace(PlanSpace):
     def check(self, plan: ServingPlan) -> None:
         """Raise `UsageError` with every rule that a plan breaks, and `NoFeasiblePlan` where more requests come than it can serve."""
         super().check(plan)
+        flight = self.request.concurrency
+        if flight is not None and -(-flight // plan.dp) != plan.max_batch:
+            raise UsageError(
+                f"--concurrency {flight}: the plan holds {plan.concurrency} sequences (dp {plan.dp} x max_batch {plan.max_batch}); "
+                "leave --concurrency out, or ask for a plan of that many"
+            )
         if self.at_rate:
             costs = self.model.evaluate(ServingBatch.from_plans([plan]))
             most, rate = float(costs.most_requests_per_s[0]), self.request.rate_per_s or 0.0
@@ -529,6 +548,9 @@ class ServingPlanSpace(PlanSpace):
             values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
             if values["prefill_chunk"]:
                 chosen.append(f"prefill chunk {chunk}")
+        flight = self.request.concurrency
+        if flight is not None:
+            values["max_batch"] = -(-flight // dp)
         plan = ServingPlan(**values)
         if "max_batch" not in values:
             plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))
@@ -578,16 +600,8 @@ class ServingPlanSpace(PlanSpace):
         ]
 
     def plan_entry(self, plan: ServingPlan) -> Mapping[str, Any]:
-        load = self.load
-        return {
-            **super().plan_entry(plan),
-            "prompt_tokens": load.prompt_tokens,
-            "output_tokens": load.output_tokens,
-            "kv_precision": load.kv_precision,
-            "load": load.load,
-            "objective": self.objective,
-            **{f"max_{name}": limit for name, limit in load.limits.items()},
-        }
+        load = {name: value for name, value in self.load.document().items() if value is not None}
+        return {**super().plan_entry(plan), **load, "objective": self.objective}
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan; the batch is the sequences of all replicas, and nothing of training is asked."""

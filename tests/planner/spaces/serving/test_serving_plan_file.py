@@ -54,6 +54,26 @@ def test_the_load_is_part_of_the_file(tmp_path: Path, answer: Ask) -> None:
     assert found[0]["plans"][0]["queue_s"] > 0.0 == found[1]["plans"][0]["queue_s"]
 
 
+def test_the_rate_is_part_of_the_file(tmp_path: Path, answer: Ask) -> None:
+    """The same times are predicted again; another rate, or so many requests in flight, take the place of the file's."""
+    path = tmp_path / "p.yaml"
+    asked = (*QUESTION, "--rate", "20", "--arrival-cv", "2", "--output-cv", "0.5", "--max-ttft", "2s")
+    first = json.loads(answer("optimize", *asked, "--export", str(path), "--json"))["plans"][0]
+    serving = content(path)["serving"]
+    assert {name: serving[name] for name in ("rate_per_s", "arrival_cv", "output_cv", "max_ttft_s")} == {
+        "rate_per_s": 20.0, "arrival_cv": 2.0, "output_cv": 0.5, "max_ttft_s": 2.0,
+    }  # fmt: skip
+    held = content(path)["global_batch"]
+    again, faster, closed = (
+        json.loads(answer("estimate", str(path), *more, "--json"))
+        for more in ((), ("--rate", "30"), ("--concurrency", str(held)))
+    )
+    assert again["plans"][0]["ttft_s"] == pytest.approx(first["ttft_s"], rel=1e-12)
+    assert again["plans"][0]["rate_per_s"] == 20.0
+    assert faster["plans"][0]["tpot_s"] > first["tpot_s"]
+    assert closed["plans"][0]["rate_per_s"] is None
+
+
 def test_the_file_is_versioned_and_carries_prediction_and_provenance(plan: Path) -> None:
     document = content(plan)
     PlanDocument.model_validate(document)
