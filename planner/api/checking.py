@@ -200,6 +200,10 @@ def checked(
     benchmark = None if log_format else read_benchmark(path)
     if benchmark is not None:
         if plan is None:
+            if given.get("model") is None and run_from is None:
+                raise UsageError(
+                    f"MODEL: is missing: name what served {path.name}, or its plan ({values.called('plan')})"
+                )
             given = {"mode": "inference", **given}
         predicted, notes = question_about_plan("estimate", given, plan, run_from, values, command_line)
         values.check()

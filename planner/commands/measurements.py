@@ -65,10 +65,17 @@ def validate(typed: Typed) -> None:
     page = typed.file("html", (".html", ".htm"), "a page ends in .html")
     values.check()
 
+    from planner.core.errors import UsageError
     from planner.files.loading import load_calibration
+    from planner.logs.benchmarks import read_benchmark
     from planner.measurements.report import validation_report
     from planner.measurements.scores import validate_files
 
+    for file in files:
+        if read_benchmark(Path(file)) is not None:
+            raise UsageError(
+                f"{file}: is the result of a server's benchmark: planner check {file} --plan FILE compares it"
+            )
     known = load_calibration(given["calibration"]) if "calibration" in given else None
     with Progress(where) as progress:
         scores = validate_files(files, by, known, progress=progress)

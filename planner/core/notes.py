@@ -36,7 +36,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     # of a mesh
     "plans_not_counted": "the space holds more plans than were counted: the time limit came before all were counted",
-    "similar_plans_left_out": ("Near-copies are left out[, {roles:roles} above among them]; --no-diverse shows them."),
+    "similar_plans_left_out": ("--no-diverse shows near-copies[, {roles:roles} above among them]."),
     "waits_for_hosts": (
         "{share:share} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
         "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "

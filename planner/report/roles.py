@@ -155,13 +155,19 @@ def _gap(answer: Answer, plan: RankedPlan) -> str:
     return gap_text(gap, answer.objective) if gap < 0.0 else f"{worse_text(gap)} {worse_word(answer.objective)}"
 
 
+def _forgone(answer: Answer) -> list[str]:
+    """What the fastest plan does that the one to run does not; chunks of unequal length are stages of its own."""
+    said = [name for name in answer.forgone if name != "uniform" or "equal_stages" not in answer.forgone]
+    return [FORGONE_WORDS[name] for name in said]
+
+
 def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
     """What a plan has that the one to run lacks."""
     best = answer.best
     fewer = f", {best.workers - plan.workers} fewer" if plan.workers < best.workers else ""
     on = f", on {counted(plan.workers, 'GPU')}{fewer}"
     words: dict[str, Callable[[], str]] = {
-        "fastest": lambda: f", but {', '.join(FORGONE_WORDS[name] for name in answer.forgone)}",
+        "fastest": lambda: f", but {', '.join(_forgone(answer))}",
         "data_parallel": lambda: "",
         "most_headroom": lambda: (
             f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"

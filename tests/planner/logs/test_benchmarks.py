@@ -151,3 +151,9 @@ def test_other_files_are_logs(new_result: Any) -> None:
     assert read_benchmark(new_result({"log_history": []})) is None
     assert read_benchmark(new_result("no json", "run.json")) is None
     assert read_benchmark(new_result({"mean_ttft_ms": 1.0}, "run.log")) is None
+
+
+def test_other_commands_say_who_reads_it(served: Any, new_result: Any, fails: Any) -> None:
+    path = new_result(bench_serve(served))
+    assert f"planner check {path} --plan FILE" in fails("validate", path)
+    assert "MODEL: is missing: name what served bench.json, or its plan (--plan)" in fails("check", path)
