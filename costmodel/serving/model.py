@@ -27,7 +27,7 @@ from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.pools import prefill_memory, with_pools
+from costmodel.serving.pools import prefill_memory, reader_of, with_pools
 from costmodel.serving.queue import Reading, queue_s
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import Arrivals, ServingAssumptions, ServingError, ServingWorkload
@@ -223,6 +223,7 @@ class ServingModel:
         if len(rows):
             pool, first = prefill_memory(self, batch.take(rows))
             is_fuller = pool["memory_bytes"] / self.prefill_memory_ratio > found["memory_bytes"][rows]
+            del pool["sequence_bytes"]  # sequences are the replicas'
             for name, values in {**pool, "stage": first}.items():
                 found[name][rows[is_fuller]] = values[is_fuller]
         return found
@@ -232,6 +233,15 @@ class ServingModel:
 
         Memory grows with the batch, so the largest is found by bisection.
         """
+        found = self.largest_replica(batch, most, capacity_bytes)
+        rows = np.flatnonzero(batch.is_apart)
+        if len(rows):
+            pool, _ = prefill_memory(self, batch.take(rows))
+            found[rows[pool["memory_bytes"] > capacity_bytes * self.prefill_memory_ratio]] = 0
+        return found
+
+    def largest_replica(self, batch: ServingBatch, most: int, capacity_bytes: float) -> IntArray:
+        """The same for replicas, whatever workers that only read prompts need."""
         low, high = np.zeros(len(batch), dtype=np.int64), np.full(len(batch), most, dtype=np.int64)
         layouts, sizes = self.layouts_of(batch), _sizes(self, batch)
         while np.any(low < high):
@@ -241,10 +251,6 @@ class ServingModel:
             tried = replace(batch, max_batch=places, prefill_batch=prompts)
             fits = _memory(self, tried, layouts, sizes)[0]["memory_bytes"] <= capacity_bytes
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        rows = np.flatnonzero(batch.is_apart)
-        if len(rows):
-            pool, _ = prefill_memory(self, batch.take(rows))
-            low[rows[pool["memory_bytes"] > capacity_bytes * self.prefill_memory_ratio]] = 0
         return low
 
     def built_for(self, workload: ServingWorkload, cluster: Cluster) -> ServingModel:
@@ -655,14 +661,20 @@ def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[dict[str,
 
     Times are of a decoding pass of one group of sequences and of a pass that reads prompts; the cache is that of one sequence.
     """
-    decode, prefill = passes_of(model, ServingBatch.from_plans([plan]))
+    batch = ServingBatch.from_plans([plan])
+    decode, prefill = passes_of(model, batch)
+    reader = model
+    if plan.prefill_dp:
+        reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
+        _, prefill = passes_of(reader, pool)
     modules, timer = model.modules, model.timer
     rows: list[dict[str, object]] = []
     for number, kind in enumerate(modules.kinds):
         for position, role in enumerate(timer.roles[number]):
             layer = model.workload.graph.layers[kind.layers[position]]
             is_head = number == len(modules.kinds) - 1
-            times = [timer.layer(kind, position, role, keys, is_head=is_head) for keys in (decode, prefill)]
+            passes = ((timer, decode), (reader.timer, prefill))
+            times = [one.layer(kind, position, role, keys, is_head=is_head) for one, keys in passes]
             kernels, exchanges = zip(
                 *((float(t["compute_s"][0]), float(np.sum(t["tp_s"] + t["ep_s"]))) for t in times), strict=True
             )

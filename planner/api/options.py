@@ -643,6 +643,87 @@ class _Serving(TypedDict, total=False):
             rare=True,
         ),
     ]
+    disaggregate: Annotated[
+        str | None,
+        Option(
+            "--disaggregate",
+            "WORD",
+            "Whether GPUs of their own read the prompts: yes, no or auto, which compares both. Default: auto.",
+            panel=SERVING,
+            words="auto yes no",
+            rare=True,
+        ),
+    ]
+    prefill_dp: Annotated[
+        Degrees | None,
+        Option(
+            "--prefill-dp",
+            "N",
+            "Workers that only read prompts (disaggregated serving); 0: replicas read their own. Default: the best.",
+            panel=SERVING,
+            field="serving_degrees:prefill_dp",
+            read=partial(Values.bounds, least=0, most=_MOST_SEQUENCES),
+            rare=True,
+        ),
+    ]
+    prefill_tp: Annotated[
+        Degrees | None,
+        Option(
+            "--prefill-tp",
+            "N",
+            "Tensor parallel degree of each of them.",
+            panel=SERVING,
+            field="serving_degrees:prefill_tp",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+            rare=True,
+        ),
+    ]
+    prefill_pp: Annotated[
+        Degrees | None,
+        Option(
+            "--prefill-pp",
+            "N",
+            "Pipeline stages of each of them.",
+            panel=SERVING,
+            field="serving_degrees:prefill_pp",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+            rare=True,
+        ),
+    ]
+    prefill_ep: Annotated[
+        Degrees | None,
+        Option(
+            "--prefill-ep",
+            "N",
+            "Expert parallel degree of theirs.",
+            panel=SERVING,
+            field="serving_degrees:prefill_ep",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+            rare=True,
+        ),
+    ]
+    prefill_etp: Annotated[
+        Degrees | None,
+        Option(
+            "--prefill-etp",
+            "N",
+            "Tensor parallel degree inside an expert of theirs.",
+            panel=SERVING,
+            field="serving_degrees:prefill_etp",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+            rare=True,
+        ),
+    ]
+    prefill_device: Annotated[
+        str | None,
+        Option(
+            "--prefill-device",
+            "NAME|FILE",
+            "Devices of the workers that only read prompts, a bundled device or a YAML file. Default: as the others.",
+            panel=SERVING,
+            rare=True,
+        ),
+    ]
 
 
 class _Space(TypedDict, total=False):

@@ -262,7 +262,7 @@ class Request:
     command_line: str = ""  # as typed, for the provenance of exported plans
     changed: tuple[str, ...] | None = None  # fields asked otherwise than the plan file says; None: there is none
     origins: Mapping[str, str] = field(default_factory=dict)  # where fields are from that a file of a run states
-    # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_chunk, prefill_batch.
+    # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_*.
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     max_ttft: TimeLimit | None = None
@@ -278,6 +278,8 @@ class Request:
     output_cv: float | None = None
     requests: str | None = None  # a file of requests that were served: what of these is not given
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
+    disaggregate: Literal["auto", "yes", "no"] | None = None  # whether GPUs of their own read the prompts
+    prefill_device: str | None = None  # which devices these are, where they are others
 
     def source_of(self, field: str, default: str) -> str:
         """Where a value is from: an option, the plan file or run that the question is about, or ``default`` where none states it.
@@ -321,6 +323,8 @@ class Request:
             "--prompt-cv": self.prompt_cv,
             "--output-cv": self.output_cv,
             "--requests": self.requests,
+            "--disaggregate": self.disaggregate,
+            "--prefill-device": self.prefill_device,
         }
         names = [flag for flag, value in flags.items() if value is not None]
         return names + [f"--{name.replace('_', '-')}" for name in self.serving_degrees]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan, is_legal
+from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingCosts, ServingPlan, is_legal
 from costmodel.serving.workload import Arrivals
 from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
@@ -29,11 +30,10 @@ from strategies.score import Outcome
 MOST_BATCH = 1024
 # Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).
 MOST_PROMPT_TOKENS = 16384
-
-
 _ANY = float("inf")
 _OVERLOADED = 1e6
 _HALVINGS = 30  # of a rate: to 1e-9 of what a plan can serve
+Disaggregate = Literal["no", "yes", "auto"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,8 @@ class ServingSettings:
         Of what a plan can serve, the share that comes at most; where requests come at a rate.
     concurrency : int or None
         Requests in flight, of all replicas: the least whole number of places per replica that holds them is tried alone.
+    disaggregate : "no", "yes" or "auto"
+        Whether workers of their own read the prompts (`strategies.serving.pools`); auto: both kinds of plans are compared.
     """
 
     max_workers: int
@@ -69,6 +71,7 @@ class ServingSettings:
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     most_load: float = _ANY
     concurrency: int | None = None
+    disaggregate: Disaggregate = "auto"
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
@@ -99,16 +102,18 @@ class ServingMiss:
 # The best plan of every choice of degrees, best first; a space that was looked at to its end is proven.
 ServingOutcome = Outcome[ServingCandidate, ServingMiss]
 
+# Degrees of a replica, and of each pool.
+DEGREES = ("tp", "pp", "ep", "etp", "dp")
 # Tokens of the chunks that are tried; shorter ones do not fill the device alongside the decoding sequences.
 _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
 
 
 def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings) -> ServingBatch:
     """Every legal choice of degrees and of reading prompts with the least number of sequences, equal module costs beside each other."""
-    prefills = list(_prefills(prompt_tokens, settings.degrees))
+    prefills = list(prefills_of(prompt_tokens, settings.degrees))
     found = [
         ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
-        for tp, pp, ep, etp, dp in _degrees(shape, settings)
+        for tp, pp, ep, etp, dp in degrees_of(shape, settings)
         for chunk, several in prefills
     ]
     found.sort(key=lambda p: (p.tp, p.ep, p.etp, p.prefill_chunk, p.prefill_batch, p.pp, p.dp))
@@ -116,8 +121,10 @@ def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings)
     return plans.take(is_legal(shape, plans)) if found else plans
 
 
-def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[int, int, int, int, int]]:
-    """(tp, pp, ep, etp, dp) that the devices and the experts allow; the rules evaluate the rest."""
+def degrees_of(
+    shape: NetworkShape, settings: ServingSettings, *, every_number: bool = False
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """(tp, pp, ep, etp, dp) that devices and experts allow, with the most replicas or every number; the rules evaluate the rest."""
     allowed = settings.degrees
     most, flight = settings.max_workers, settings.concurrency or settings.max_workers
     for tp in _values(allowed.get("tp"), _tensor_degrees(shape, most), most):
@@ -126,7 +133,8 @@ def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[i
             for ep, etp in _expert_degrees(shape, tp, replicas, allowed):
                 sharing = max(ep * etp // tp, 1)
                 most_replicas = replicas // sharing * sharing
-                for dp in _values(allowed.get("dp"), (most_replicas,) if most_replicas else (), replicas):
+                usual = range(sharing if every_number else max(most_replicas, 1), most_replicas + 1, sharing)
+                for dp in _values(allowed.get("dp"), usual, replicas):
                     yield tp, pp, ep, etp, dp
 
 
@@ -151,16 +159,18 @@ def _expert_degrees(
                 yield ep, etp
 
 
-def _prefills(prompt_tokens: int, allowed: Mapping[str, Bounds]) -> Iterator[tuple[int, int]]:
+def prefills_of(
+    prompt_tokens: int, allowed: Mapping[str, Bounds], usual: Iterable[int] = ()
+) -> Iterator[tuple[int, int]]:
     """(chunk, prompts per pass): whole prompts alone, parts of one prompt alongside the decoding, whole prompts alongside it."""
     shorter = (c for c in _CHUNKS if c < prompt_tokens)
-    chunks = _values(allowed.get("prefill_chunk"), (0, *shorter, prompt_tokens), 1 << 30)
+    chunks = _values(allowed.get("prefill_chunk"), usual or (0, *shorter, prompt_tokens), 1 << 30)
     numbers = [1]
     while 2 * numbers[-1] * prompt_tokens <= MOST_PROMPT_TOKENS and 2 * numbers[-1] <= MOST_BATCH:
         numbers.append(2 * numbers[-1])
     for chunk in chunks:
-        usual = numbers if chunk == 0 or chunk >= prompt_tokens else [1]
-        for number in _values(allowed.get("prefill_batch"), usual, MOST_BATCH):
+        together = numbers if chunk == 0 or chunk >= prompt_tokens else [1]
+        for number in _values(allowed.get("prefill_batch"), together, MOST_BATCH):
             yield chunk, number
 
 
@@ -238,7 +248,7 @@ def search_serving(
     if has_rate:
         fitting = [n[-1:] for n in fitting]
     outcome.searched["do not fit"] = outcome.space_size - sum(map(len, fitting))
-    best = _Best(settings)
+    best = Best(settings)
     try:
         for rows, done in _blocks(fitting):
             plans = plans_of(outline, rows, [fitting[n] for n in rows])
@@ -344,7 +354,9 @@ def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
         yield np.array(rows, dtype=np.int64), 1.0
 
 
-class _Best:
+class Best:
+    """The best plan of every choice of degrees so far, and the one that comes closest to the limits."""
+
     def __init__(self, settings: ServingSettings) -> None:
         self.settings = settings
         self.plans: dict[tuple[int, ...], tuple[tuple[float, ...], ServingPlan]] = {}
@@ -352,6 +364,7 @@ class _Best:
         self._excess = np.inf
 
     def add(self, plans: ServingBatch, costs: ServingCosts) -> None:
+        """Take in plans with their costs."""
         settings = self.settings
         over = excess(plans, costs.columns(), settings)
         n = int(np.argmin(over))
@@ -363,7 +376,7 @@ class _Best:
         plans, costs = plans.take(kept), costs.take(kept)
         scores = SERVING_OBJECTIVES[settings.objective].score(costs.columns(), plans.workers)
         keys = (scores, costs.request_s, -costs.output_tokens_per_s, plans.workers)
-        degrees = np.stack([plans.tp, plans.pp, plans.ep, plans.etp, plans.dp], axis=1)
+        degrees = np.stack([getattr(plans, name) for name in (*DEGREES, *POOL_SETTINGS)], axis=1)
         _, group = combined(*degrees.T)
         order = np.lexsort((*reversed(keys), group))
         first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
@@ -374,6 +387,7 @@ class _Best:
                 self.plans[key] = (rank, plans.plan(int(n)))
 
     def ranked(self) -> list[ServingCandidate]:
+        """The best first."""
         found = sorted(self.plans.values())
         return [ServingCandidate(plan=plan, score=rank[0]) for rank, plan in found[: self.settings.top]]
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from costmodel.serving.plan import SERVING_RULES
+from costmodel.serving.plan import POOL_SETTINGS, SERVING_RULES
 from planner.core.answer import RankedPlan
 from planner.core.errors import PlannerError
 from planner.core.numbers import duration_text, percent, significant
@@ -22,7 +22,8 @@ from planner.spaces.diagnose import (
 )
 from planner.spaces.serving.space import ServingPlanSpace, limited, missed_limits, serving_space
 from strategies.mesh.settings import MeshRestriction
-from strategies.serving.search import ServingMiss, ServingSettings, batches_of, outlines, search_serving
+from strategies.serving.pools import has_pairs, reads_apart, reads_shared, search_both
+from strategies.serving.search import ServingMiss, ServingSettings, batches_of, outlines
 
 __all__ = ["DIAGNOSIS"]
 
@@ -50,6 +51,10 @@ class ServingDiagnosis(Diagnosis):
     def is_empty(self, fixed: MeshRestriction) -> bool:
         settings = dataclasses.replace(self.settings, degrees=fixed.degrees)
         outline = outlines(self.space.shape, self.space.model.workload.prompt_tokens, settings)
+        if reads_apart(settings) and has_pairs(self.space.model, settings):
+            return False
+        if not reads_shared(settings):
+            return True
         pairs = zip(outline.pp.tolist(), outline.prefill_batch.tolist(), strict=True)
         return not any(len(batches_of(pp, least, settings)) for pp, least in pairs)
 
@@ -64,6 +69,14 @@ class ServingDiagnosis(Diagnosis):
         }
         left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
         problems = too_many_gpus(least, most)
+        of_pool = {
+            name.removeprefix("prefill_"): bounds for name, bounds in fixed.degrees.items() if name in POOL_SETTINGS
+        }
+        if of_pool and not problems:
+            words = reason_of_rules(
+                SERVING_RULES, self.space.shape, MeshRestriction(degrees=of_pool), most, {**left, "prefill_dp": (1,)}
+            )
+            return f"workers that read prompts: {words}"
         return "; ".join(problems) or reason_of_rules(SERVING_RULES, self.space.shape, fixed, most, left)
 
     def missed(self, miss: ServingMiss) -> str:
@@ -117,7 +130,7 @@ class ServingDiagnosis(Diagnosis):
     def _change(self, words: str, space: ServingPlanSpace, settings: ServingSettings) -> Change:
         def look(gpus: int) -> Attempt | None:
             effort = _MOST_PLANS - self.scored
-            outcome = search_serving(space.model, dataclasses.replace(settings, max_workers=gpus, top=1, effort=effort))
+            outcome = search_both(space.model, dataclasses.replace(settings, max_workers=gpus, top=1, effort=effort))
             self.scored += outcome.searched["enumerated"]
             if outcome.candidates:
                 return Attempt(plan=outcome.candidates[0].plan, space=space)

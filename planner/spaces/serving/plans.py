@@ -34,7 +34,7 @@ def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) ->
     if plan.prefill_dp:
         readers = _degrees(plan.prefill_tp, plan.prefill_pp, plan.prefill_ep, plan.prefill_etp)
         pools = ((plan.prefill_dp, readers, "prefill"), (plan.dp, words, "decode"))
-        words = [f"{count} x {' '.join(degrees or ['one GPU'])} {does}" for count, degrees, does in pools]
+        words = [f"{count} x {' '.join(degrees or ['1 GPU'])} {does}" for count, degrees, does in pools]
     elif plan.dp > 1:
         words.append(f"{plan.dp} replicas")
     sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")

@@ -30,6 +30,8 @@ __all__ = ["REPORT"]
 _RATE = Unit(name="tokens/s", size=1.0)
 # How much worse than the first a plan may be to be worth a row.
 _MOST_GAP = 1.0
+# A gain worth a word.
+_WORTH = 1.005
 
 
 class ServingReport(SpaceReport):
@@ -41,7 +43,7 @@ class ServingReport(SpaceReport):
     baseline = "replicas of one GPU"
     space = (
         "on any number of GPUs, all tp, pp, ep, etp, sequences per replica and ways of reading prompts that the rules and what is fixed "
-        "allow, each with the most replicas (docs/inference.md, section 5)"
+        "allow, each with the most replicas; and all pairs of such replicas with GPUs that only read prompts (docs/inference.md, section 5)"
     )
     gap_priority = 2
     settings: ClassVar[Mapping[str, str]] = {"max_batch": "sequences", "prefill_batch": "prompts per pass"}
@@ -106,6 +108,7 @@ class ServingReport(SpaceReport):
         best = answer.plans[0]
         return [
             *_versus_replicas(answer),
+            *_versus_other_kind(answer),
             *_batch_facts(best, _load(answer)),
             ("Requests", percentiles_text(best)),
             *_limits(answer, best),
@@ -193,9 +196,10 @@ def _batch_facts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
 
 
 def _times(plan: RankedPlan) -> str:
+    pause = "" if plan.plan.prefill_dp else f" ({duration_text(plan['pause_s'])} while prompts are read)"
     return (
-        f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average "
-        f"({duration_text(plan['pause_s'])} while prompts are read), {significant(plan['output_tokens_per_s'])} output tokens/s in all"
+        f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average"
+        f"{pause}, {significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
 
 
@@ -205,6 +209,19 @@ def _versus_replicas(answer: Answer) -> list[tuple[str, str]]:
     if plain is None or plain.plan == answer.plans[0].plan:
         return []
     return [("One GPU each", f"{plain.summary}: {_times(plain)}")]
+
+
+def _versus_other_kind(answer: Answer) -> list[tuple[str, str]]:
+    """What GPUs that only read prompts gain, where plans of both kinds fit and keep the limits."""
+    best = answer.plans[0]
+    other = answer.baselines.get("aggregated" if best.plan.prefill_dp else "disaggregated")
+    if other is None:
+        return []
+    gain, better = other.score / best.score, SERVING_OBJECTIVES[answer.objective].better
+    ratio = f"{significant(gain)}x {better} than" if gain >= _WORTH else "as good as"
+    if best.plan.prefill_dp:
+        return [("Disaggregated", f"{ratio} the best that reads prompts on all GPUs: {other.summary}: {_times(other)}")]
+    return [("Disaggregated", f"nothing is gained; the first plan is {ratio} {other.summary}")]
 
 
 def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:

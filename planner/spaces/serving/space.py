@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import DeviceError
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES, mean_of
@@ -44,17 +45,14 @@ from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, percent, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
+from planner.files.loading import load_device
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import (
-    MOST_BATCH,
-    ServingOutcome,
-    ServingSettings,
-    search_serving,
-)
+from strategies.serving.pools import BothOutcome, search_both
+from strategies.serving.search import MOST_BATCH, Disaggregate, ServingSettings, search_serving
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -114,7 +112,11 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             output_variation=request.output_cv or 0.0,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
-    except (ServingError, MeshError) as error:
+        if request.prefill_device is not None:
+            readers = load_device(request.prefill_device).device
+            readers.peak(workload.precision.compute)
+            model = dataclasses.replace(model, prefill_cluster=resolved.cluster.with_device(readers))
+    except (ServingError, MeshError, DeviceError) as error:
         raise UsageError(str(error)) from None
     return ServingPlanSpace(
         resolved=resolved,
@@ -241,6 +243,12 @@ class ServingPlanSpace(PlanSpace):
         return {**(dict(request.mesh.degrees) if request.mesh is not None else {}), **request.serving_degrees}
 
     @property
+    def disaggregate(self) -> Disaggregate:
+        """Whether GPUs of their own read the prompts: of other devices they do."""
+        request = self.request
+        return request.disaggregate or ("auto" if request.prefill_device is None else "yes")
+
+    @property
     def is_spelled_out(self) -> bool:
         return bool(self.degrees)
 
@@ -263,21 +271,22 @@ class ServingPlanSpace(PlanSpace):
             concurrency=request.concurrency,
             medians=self.medians,
             degrees=self.degrees,
+            disaggregate=self.disaggregate,
             top=request.top,
             wall_s=self.time_limit_s,
         )
 
-    def outcome_of(self, top: int, progress: Progress | None) -> ServingOutcome:
+    def outcome_of(self, top: int, progress: Progress | None) -> BothOutcome:
         settings = dataclasses.replace(self.settings(), top=top)
-        outcome = search_serving(self.model, settings, progress)
+        outcome = search_both(self.model, settings, progress)
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
             return outcome
         # None keeps the limits more likely than not: those that are predicted to.
-        return search_serving(self.model, dataclasses.replace(settings, medians={}), progress)
+        return search_both(self.model, dataclasses.replace(settings, medians={}), progress)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""
-        outcome: ServingOutcome = found.outcome
+        outcome: BothOutcome = found.outcome
         is_complete = not (outcome.out_of_time or outcome.interrupted)
         return Proof(
             proven_optimal=is_complete,
@@ -289,15 +298,18 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
+        other = found.outcome.best_of.get(not best.plan.prefill_dp)
+        name = "aggregated" if best.plan.prefill_dp else "disaggregated"
+        others = {} if other is None else {name: self.rank([other.plan], best.score)[0]}
         if found.outcome.interrupted:
-            return {"data_parallel": None}
+            return {"data_parallel": None, **others}
         if best.workers == best.plan.dp and best.plan.ep == 1:
-            return {"data_parallel": best}
+            return {"data_parallel": best, **others}
         settings = self.settings()
         degrees = {**settings.degrees, **dict.fromkeys(("tp", "pp", "ep", "etp"), _ONE)}
         plain = search_serving(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
         ranked = self.rank([plain[0].plan], best.score)[0] if plain else None
-        return {"data_parallel": ranked}
+        return {"data_parallel": ranked, **others}
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         notes: list[Note] = []
@@ -344,7 +356,7 @@ class ServingPlanSpace(PlanSpace):
         if is_cheap:
             usual = self.settings()
             settings = dataclasses.replace(usual, top=1, limits={**usual.limits, **asked})
-            candidates = search_serving(self.model, settings).candidates
+            candidates = search_both(self.model, settings).candidates
             if candidates:
                 (surer,), _ = self.error_bars(self.rank([candidates[0].plan], best.score))
         return dataclasses.replace(
@@ -359,7 +371,6 @@ class ServingPlanSpace(PlanSpace):
         batch = ServingBatch.from_plans(plans)
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
-        price = self.cluster.device.price_per_hour
         kernels = self._kernels(batch)
         ranked = []
         for n, plan in enumerate(plans):
@@ -380,9 +391,7 @@ class ServingPlanSpace(PlanSpace):
                 "largest_batch": int(largest[n]),
                 "limits_probability": None,
                 "rate_per_s": self.request.rate_per_s,
-                "money_per_million_output_tokens": None
-                if price is None
-                else plan.workers * price / 3600.0 / rate * 1e6,
+                "money_per_million_output_tokens": self._money(plan, rate),
                 **known,
             }
             parts, declared = {name: known[name] for name in TPOT_PARTS}, self.declared_of(plan)
@@ -401,6 +410,15 @@ class ServingPlanSpace(PlanSpace):
                 )
             )
         return ranked
+
+    def _money(self, plan: ServingPlan, tokens_per_s: float) -> float | None:
+        """What a million output tokens cost; None where a price is not stated."""
+        replicas = plan.tp * plan.pp * plan.dp
+        device, readers = self.cluster.device, (self.model.prefill_cluster or self.cluster).device
+        parts = [(replicas, device.price_per_hour), (plan.workers - replicas, readers.price_per_hour)]
+        if any(count and price is None for count, price in parts):
+            return None
+        return sum(count * (price or 0.0) for count, price in parts) / 3600.0 / tokens_per_s * 1e6
 
     def declared_of(self, plan: ServingPlan) -> Mapping[str, Figure]:
         """The figures of a plan, which are called what they are of it."""
@@ -518,6 +536,11 @@ class ServingPlanSpace(PlanSpace):
         if problems:
             raise UsageError("\n".join(problems))
         tp, pp = values.get("tp", 1), values.get("pp", 1)
+        gpus -= math.prod(values.get(f"prefill_{name}", 1) for name in ("tp", "pp")) * values.get("prefill_dp", 0)
+        if gpus < 1:
+            raise UsageError(
+                f"--gpus {self.request.gpus}: the workers that read prompts leave none for the others; use more GPUs, or fewer of them"
+            )
         if gpus % (tp * pp):
             near = near_multiples(gpus, tp * pp)
             problem = (
@@ -538,12 +561,16 @@ class ServingPlanSpace(PlanSpace):
                 chosen.append(f"etp {values['etp']}")
         if "dp" not in self.degrees and dp > 1:
             chosen.append(f"dp {dp}")
+        if self.shape.experts and "prefill_etp" not in values and values.get("prefill_dp"):
+            values["prefill_etp"] = max(values.get("prefill_tp", 1) // values.get("prefill_ep", 1), 1)
         if not {"prefill_chunk", "prefill_batch"} & set(values):
             workload = self.model.workload
-            chunk, together = workload.framework.defaults.prefill(
-                workload.prompt_tokens,
-                values.get("max_batch", 1),
-                workload.output_tokens if workload.load == "benchmark" else None,
+            engine, prompt = workload.framework.defaults, workload.prompt_tokens
+            equal = workload.output_tokens if workload.load == "benchmark" else None
+            chunk, together = (
+                engine.prefill_apart(prompt)
+                if values.get("prefill_dp")
+                else engine.prefill(prompt, values.get("max_batch", 1), equal)
             )
             values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
             if values["prefill_chunk"]:
@@ -575,13 +602,14 @@ class ServingPlanSpace(PlanSpace):
     def part_way(self, plan: ServingPlan, other: ServingPlan, names: Collection[str]) -> ServingPlan | None:
         fields = [name for name in names if name != "GPUs"]
         changed = dataclasses.replace(plan, **{name: getattr(other, name) for name in fields})
-        dp, rest = divmod((other if "GPUs" in names else plan).workers, changed.tp * changed.pp)
-        if rest or not dp:
+        read_on = changed.workers - changed.tp * changed.pp * changed.dp
+        dp, rest = divmod((other if "GPUs" in names else plan).workers - read_on, changed.tp * changed.pp)
+        if rest or dp < 1:
             return None
         changed = dataclasses.replace(changed, dp=dp)
         return None if self.broken(changed) else changed
 
-    def has_all_below(self, score: float, outcome: ServingOutcome) -> bool:
+    def has_all_below(self, score: float, outcome: BothOutcome) -> bool:
         return not outcome.out_of_time and len(outcome.candidates) < self.most_better
 
     def tables(self, plan: ServingPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:

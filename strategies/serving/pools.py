@@ -1,0 +1,384 @@
+"""Search over plans whose prompts are read by workers of their own: all pairs of two pools, most of them cut by a bound.
+
+Prefill pools are all legal degrees, numbers of workers and ways to read; decode pools all legal degrees with the most replicas on the GPUs
+that are left, and every number of sequences. What passes of either pool take does not depend on the other, so tables of both give bounds
+for every pair:
+
+    rate <= what the prefill pool can read,  dp F(B),  dp B / (one prompt alone + D each(1))
+    F(B) = max over b up to B of b / (D each(b)), where each(b) keeps the limit on the time per token
+    time to first token >= one prompt alone,  time per token >= each(1)
+
+A pair is evaluated unless its bound is worse than both the worst plan that would be shown and the best plan of two pools, so that the best
+of them is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.mesh.rules import NetworkShape
+from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingPlan, is_legal
+from costmodel.serving.pools import Decodes, Prefills, prefill_memory
+from strategies.limits import Clock
+from strategies.score import Outcome
+from strategies.serving.search import (
+    DEGREES,
+    Best,
+    ServingCandidate,
+    ServingMiss,
+    ServingSettings,
+    batches_of,
+    degrees_of,
+    prefills_of,
+    search_serving,
+)
+
+if TYPE_CHECKING:
+    from strategies.mesh.settings import Bounds
+
+# Tokens of the parts in which longer prompts may be read (vLLM, --max-num-batched-tokens; SGLang, --chunked-prefill-size: 8192 on large
+# devices).
+_PART = 8192
+# Pairs that are looked at first, and plans that are evaluated together.
+_FIRST_PAIRS, _PLANS = 32, 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Readers:
+    """Prefill pools, arrays (r,)."""
+
+    plans: ServingBatch  # as plans of their own
+    gpus: IntArray
+    fits: BoolArray
+    keeps: BoolArray  # the limit on the first token, if prompts wait for nobody
+    alone_s: FloatArray  # a prompt that waits for nobody
+    most_per_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decoders:
+    """Kinds of replicas, arrays (d,) or (d, k)."""
+
+    plans: ServingBatch
+    dp: IntArray  # replicas that the user asks for; 0: as many as there are GPUs for
+    largest: IntArray  # sequences that fit
+    keeps: BoolArray  # the limit on the time per token, with some number of sequences
+    first_s: FloatArray  # a token of one sequence alone
+    sequences: FloatArray  # (k,)
+    most_per_s: FloatArray  # (d, k) requests of a replica with that many sequences, or fewer, at most
+
+    def rate_up_to(self, row: IntArray, sequences: IntArray) -> FloatArray:
+        """Requests per second of a replica with at most so many sequences, at most."""
+        return self.most_per_s[row, np.minimum(np.searchsorted(self.sequences, sequences), len(self.sequences) - 1)]
+
+
+@dataclass(slots=True, kw_only=True)
+class BothOutcome(Outcome[ServingCandidate, ServingMiss]):
+    """The best plans of both kinds, best first.
+
+    Attributes
+    ----------
+    best_of : dict
+        Whether workers of their own read the prompts -> the best plan of that kind.
+    """
+
+    best_of: dict[bool, ServingCandidate] = field(default_factory=dict)
+
+
+def search_both(
+    model: ServingModel, settings: ServingSettings, progress: Callable[[str, float], None] | None = None
+) -> BothOutcome:
+    """Search the plans whose replicas read their own prompts, and those with two pools, as the settings say.
+
+    Parameters
+    ----------
+    model : ServingModel
+    settings : ServingSettings
+    progress : function of (text, share done), optional
+
+    Returns
+    -------
+    BothOutcome
+        Of plans with equal degrees the best stands for all.
+    """
+    clock = Clock(limit_s=settings.wall_s)
+    outcome = BothOutcome(searched={"enumerated": 0, "do not fit": 0})
+    if reads_shared(settings):
+        found = search_serving(model, settings, progress)
+        outcome = BothOutcome(**{item.name: getattr(found, item.name) for item in fields(found)})
+        outcome.best_of |= dict(zip((False,), found.candidates, strict=False))
+    is_stopped = outcome.interrupted or outcome.out_of_time
+    if is_stopped or not reads_apart(settings) or model.workload.arrivals is not None:
+        return outcome
+    best = _BestPairs(settings, outcome.candidates)
+    try:
+        _search_pools(model, settings, best, outcome, clock, progress)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    apart = best.ranked()
+    outcome.best_of |= dict(zip((True,), apart, strict=False))
+    outcome.candidates = sorted([*outcome.candidates, *apart], key=lambda found: found.score)[: settings.top]
+    outcome.nearest_miss = None if outcome.candidates else _nearer(outcome.nearest_miss, best.nearest)
+    return outcome
+
+
+def reads_shared(settings: ServingSettings) -> bool:
+    """Whether plans are looked at whose replicas read their own prompts."""
+    count = settings.degrees.get("prefill_dp")
+    return (
+        settings.disaggregate != "yes"
+        and not {*settings.degrees} & {*POOL_SETTINGS[1:]}
+        and (count is None or count.allows(0))
+    )
+
+
+def reads_apart(settings: ServingSettings) -> bool:
+    """Whether plans are looked at whose prompts are read by workers of their own."""
+    count = settings.degrees.get("prefill_dp")
+    some = range(1, settings.max_workers)
+    return settings.disaggregate != "no" and (count is None or any(count.allows(n) for n in some))
+
+
+def has_pairs(model: ServingModel, settings: ServingSettings) -> bool:
+    """Whether two legal pools fit on the GPUs together, whatever memory they need."""
+    readers = _reader_plans(model.shape, model.workload.prompt_tokens, settings)
+    decoders = _decoder_plans(model.shape, settings)
+    sizes = decoders.tp * decoders.pp * (decoders.dp if "dp" in settings.degrees else decoders.sharing)
+    return bool(len(readers) and len(decoders)) and int(readers.workers.min() + sizes.min()) <= settings.max_workers
+
+
+def _nearer(shared: ServingMiss | None, apart: ServingMiss | None) -> ServingMiss | None:
+    """A plan that fits comes before one that does not; of two the one that others know better."""
+    if shared is None or (apart is not None and not shared.fits):
+        return apart or shared
+    return shared
+
+
+class _BestPairs(Best):
+    """The best pairs of pools, beside plans that are known."""
+
+    def __init__(self, settings: ServingSettings, known: Sequence[ServingCandidate]) -> None:
+        super().__init__(settings)
+        self.known = [(candidate.score, np.inf) for candidate in known]
+
+    def may_enter(self, score: FloatArray, request_s: FloatArray) -> BoolArray:
+        """Whether pairs with such bounds may be among the plans that are shown, or the best of their kind."""
+        ranks, top = [rank[:2] for rank, _ in self.plans.values()], self.settings.top
+        worst, request = min(ranks, default=(np.inf, np.inf))
+        if len(every := sorted([*ranks, *self.known])) >= top:
+            worst, request = max((worst, request), every[top - 1])
+        else:
+            worst = request = np.inf
+        return np.asarray((score < worst) | ((score == worst) & (request_s <= request)))
+
+
+def _search_pools(
+    model: ServingModel,
+    settings: ServingSettings,
+    best: _BestPairs,
+    outcome: BothOutcome,
+    clock: Clock,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    readers, decoders = _readers(model, settings), _decoders(model, settings)
+    numbers = batches_of(1, 1, settings)
+    if not len(readers.gpus) or not len(decoders.dp) or not len(numbers):
+        return
+    reader, decoder, dp = _pairs(readers, decoders, settings)
+    fits = readers.fits[reader]
+    if settings.concurrency is None:
+        within = np.searchsorted(numbers, decoders.largest, side="right")[decoder] * fits
+        first_number, each = np.zeros_like(dp), len(numbers)
+    else:  # one number, which holds them
+        held = -(-settings.concurrency // dp)
+        numbers, first_number = np.unique(held, return_inverse=True)
+        within, each = (fits & (held <= decoders.largest[decoder])).astype(np.int64), 1
+    outcome.space_size += len(reader) * each
+    outcome.searched["do not fit"] += int(np.sum(each - within))
+    bound = _Bound(model, settings, readers, decoders)
+    first, request = bound.of(reader, decoder, dp, numbers[first_number + np.maximum(within - 1, 0)])
+    first[(within == 0) | ~(readers.keeps[reader] & decoders.keeps[decoder])] = np.inf
+    order = np.lexsort((request, first))
+    order = order[np.isfinite(first[order])]
+    done, size, evaluated = 0, _FIRST_PAIRS, 0
+    while done < len(order):
+        rows = order[done : done + size]
+        if not best.may_enter(first[rows[:1]], request[rows[:1]]).any():
+            break
+        rows = rows[best.may_enter(first[rows], request[rows])]
+        counts = within[rows]
+        pair = np.repeat(rows, counts)
+        batch = numbers[first_number[pair] + np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)]
+        kept = best.may_enter(*bound.of(reader[pair], decoder[pair], dp[pair], batch))
+        pair, batch = pair[kept], batch[kept]
+        for start in range(0, len(pair), _PLANS):
+            some = slice(start, start + _PLANS)
+            plans = _joined(readers, decoders, reader[pair[some]], decoder[pair[some]], dp[pair[some]], batch[some])
+            best.add(plans, model.evaluate(plans))
+            evaluated += len(plans)
+            outcome.searched["enumerated"] += len(plans)
+            if outcome.searched["enumerated"] >= settings.effort or clock.is_over:
+                outcome.out_of_time = True
+                return
+        done += size
+        size *= 2
+        if progress is not None:
+            progress("plans with two pools", done / len(order))
+    outcome.searched["bounded away"] = int(np.sum(within)) - evaluated
+
+
+def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -> ServingBatch:
+    allowed: dict[str, Bounds] = {
+        name.removeprefix("prefill_"): bounds for name, bounds in settings.degrees.items() if name in POOL_SETTINGS
+    }
+    ways = {
+        (0 if chunk >= prompt else chunk, several)
+        for chunk, several in prefills_of(prompt, settings.degrees, usual=(0, _PART))
+    }
+    free = replace(settings, degrees=allowed, max_workers=settings.max_workers - 1, concurrency=None)
+    found = [
+        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
+        for tp, pp, ep, etp, dp in degrees_of(shape, free, every_number=True)
+        for chunk, several in sorted(ways)
+    ]
+    plans = ServingBatch.from_plans(found)
+    return plans.take(np.flatnonzero(is_legal(shape, plans))) if found else plans
+
+
+def _readers(model: ServingModel, settings: ServingSettings) -> _Readers:
+    """All prefill pools that are legal."""
+    plans = _reader_plans(model.shape, model.workload.prompt_tokens, settings)
+    if not len(plans):
+        none = np.zeros(0)
+        return _Readers(plans=plans, gpus=plans.workers, fits=none > 0, keeps=none > 0, alone_s=none, most_per_s=none)
+    one = np.ones(len(plans), dtype=np.int64)
+    pools = replace(plans, **{name: getattr(plans, name.removeprefix("prefill_")) for name in POOL_SETTINGS})
+    memory, _ = prefill_memory(model, replace(pools, tp=one, pp=one, ep=one, etp=one, dp=one))
+    passes = Prefills.of(model, pools)
+    alone_s, each_s = passes.through_s(passes.first), passes.busy_s(passes.first)
+    full_s = each_s + (plans.prefill_batch - 1) * passes.busy_s(passes.added)
+    return _Readers(
+        plans=plans,
+        gpus=plans.workers,
+        fits=memory["memory_bytes"] <= settings.capacity_bytes * model.prefill_memory_ratio,
+        keeps=alone_s * min(settings.medians.get("ttft_s", (1.0, 1.0))) <= settings.limits.get("ttft_s", np.inf),
+        alone_s=alone_s,
+        most_per_s=plans.dp * plans.prefill_batch / full_s,
+    )
+
+
+def _decoder_plans(shape: NetworkShape, settings: ServingSettings) -> ServingBatch:
+    free = replace(
+        settings,
+        degrees={name: bounds for name, bounds in settings.degrees.items() if name in DEGREES},
+        max_workers=settings.max_workers - 1,
+        concurrency=None,
+    )
+    found = [
+        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, prefill_dp=1)
+        for tp, pp, ep, etp, dp in degrees_of(shape, free)
+    ]
+    plans = ServingBatch.from_plans(found)
+    return plans.take(np.flatnonzero(is_legal(shape, plans))) if found else plans
+
+
+def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
+    """All replicas that are legal."""
+    plans = _decoder_plans(model.shape, settings)
+    most = settings.concurrency or int(batches_of(1, 1, settings).max(initial=1))
+    none = np.zeros(0)
+    if not len(plans):
+        return _Decoders(
+            plans=plans,
+            dp=plans.dp,
+            largest=plans.dp,
+            keeps=none > 0,
+            first_s=none,
+            sequences=none,
+            most_per_s=none,
+        )
+    passes = max(model.workload.decode_passes, 1)
+    decodes = Decodes.of(model, replace(plans, max_batch=np.full(len(plans), most)))
+    # Answers of one token are never decoded.
+    each_s, knots = decodes.token_s[decodes.row] * (model.workload.decode_passes > 0), decodes.sequences
+    own, shared = settings.medians.get("tpot_s", (1.0, 1.0))
+    most_s = settings.limits.get("tpot_s", np.inf) / np.where(plans.sharing > 1, shared, own)
+    # The last number that may keep the limit is at most the one behind the last that does; rates grow or fall between two.
+    rates = knots / np.maximum(passes * each_s, 1e-300)
+    keeps = each_s <= most_s[:, None]
+    known = np.where(keeps, rates, 0.0)
+    low, high = each_s[:, :-1], each_s[:, 1:]
+    share = np.clip((most_s[:, None] - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    limit = knots[:-1] + share * np.diff(knots)
+    ends = np.where(keeps[:, :-1] & ~keeps[:, 1:], limit / np.maximum(passes * most_s[:, None], 1e-300), 0.0)
+    known[:, 1:] = np.maximum(known[:, 1:], ends)
+    return _Decoders(
+        plans=plans,
+        dp=plans.dp if "dp" in settings.degrees else 0 * plans.dp,
+        largest=model.largest_replica(plans, most, settings.capacity_bytes),
+        keeps=np.asarray(keeps.any(axis=1)),
+        first_s=each_s.min(axis=1),
+        sequences=knots,
+        most_per_s=np.maximum.accumulate(known, axis=1),
+    )
+
+
+def _pairs(readers: _Readers, decoders: _Decoders, settings: ServingSettings) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows of pools that fit on the GPUs together, and the replicas: the most for which there are GPUs, unless the user says how many."""
+    plans = decoders.plans
+    left = settings.max_workers - readers.gpus[:, None]
+    size = plans.tp * plans.pp
+    dp = np.where(decoders.dp > 0, decoders.dp, left // size // plans.sharing * plans.sharing)
+    if settings.concurrency is not None:  # no more replicas than requests
+        dp = np.minimum(dp, settings.concurrency // plans.sharing * plans.sharing)
+    reader, decoder = np.nonzero((dp > 0) & (dp * size <= left))
+    return reader, decoder, dp[reader, decoder]
+
+
+def _joined(
+    readers: _Readers, decoders: _Decoders, reader: IntArray, decoder: IntArray, dp: IntArray, batch: IntArray
+) -> ServingBatch:
+    pool, plans = readers.plans.take(reader), decoders.plans.take(decoder)
+    return replace(
+        plans,
+        dp=dp,
+        max_batch=batch,
+        prefill_chunk=pool.prefill_chunk,
+        prefill_batch=pool.prefill_batch,
+        **{name: getattr(pool, name.removeprefix("prefill_")) for name in POOL_SETTINGS},
+    )
+
+
+class _Bound:
+    """Scores and request times that no plan of a pair is below."""
+
+    def __init__(self, model: ServingModel, settings: ServingSettings, readers: _Readers, decoders: _Decoders) -> None:
+        self.passes, self.output = model.workload.decode_passes, model.workload.output_tokens
+        self.objective = SERVING_OBJECTIVES[settings.objective]
+        self.readers, self.decoders = readers, decoders
+
+    def of(self, reader: IntArray, decoder: IntArray, dp: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Of pairs with at most so many sequences per replica."""
+        first_s, each_s = self.readers.alone_s[reader], self.decoders.first_s[decoder]
+        request_s = first_s + self.passes * each_s
+        rate = np.minimum(self.readers.most_per_s[reader], dp * self.decoders.rate_up_to(decoder, batch))
+        rate = np.minimum(rate, dp * batch / request_s)
+        figures = {
+            "output_tokens_per_s": rate * self.output,
+            "request_s": request_s,
+            "ttft_s": first_s,
+            "tpot_s": each_s,
+        }
+        plans = self.decoders.plans
+        workers = (plans.tp * plans.pp)[decoder] * dp + self.readers.gpus[reader]
+        # Times of the evaluator are sums of the same terms, in another order.
+        figures["output_tokens_per_s"] = np.maximum(figures["output_tokens_per_s"], 1e-300)
+        score = np.asarray(self.objective.score(figures, workers), dtype=np.float64)
+        return score - 1e-9 * np.abs(score), request_s * (1.0 - 1e-9)
