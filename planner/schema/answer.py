@@ -547,6 +547,12 @@ def _serving_search_keys(cost: Any) -> dict[str, Any]:
             "The best plan under `surer_limits`; null: none keeps them, there are none, or the search would take long.",
             default=None,
         ),
+        "aggregated": key(
+            cost | None, "Where GPUs of their own read prompts in the first plan: the best plan without.", default=None
+        ),
+        "disaggregated": key(
+            cost | None, "Where they do not: the best plan in which GPUs of their own read prompts.", default=None
+        ),
     }
 
 

@@ -21,6 +21,7 @@ from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, serving_model_with
 from costmodel.serving.plan import (
+    POOL_SETTINGS,
     SERVING_FIGURES,
     SERVING_MEMORY_PARTS,
     SERVING_RATES,
@@ -729,6 +730,13 @@ def _check_options(request: Request) -> None:
                 ),
             )
             if is_given
+        ]
+        pools = [f"--{name.replace('_', '-')}" for name in POOL_SETTINGS if name in request.serving_degrees]
+        pools += ["--disaggregate yes"] * (request.disaggregate == "yes")
+        pools += ["--prefill-device"] * (request.prefill_device is not None)
+        problems += [
+            f"{flag}: GPUs that only read prompts are predicted with as many requests in flight as places; leave --rate out"
+            for flag in pools
         ]
     elif request.arrival_cv is not None:
         problems.append("--arrival-cv: needs --rate, the requests per second whose times vary")

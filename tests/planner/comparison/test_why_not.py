@@ -182,6 +182,7 @@ def test_serving(said: Callable[..., tuple[str, str]]) -> None:
 
 def test_serving_that_is_not_legal(said: Callable[..., tuple[str, str]]) -> None:
     question = ("llama3-8b", "--mode", "inference", "--gpus", "4", "--prompt", "512", "--output-tokens", "64")
+    question += ("--disaggregate", "no")
     found = asked(said, *question, "--tp", "3", "--max-batch", "8", code=1)
     text = "\n".join(found["broken"])
     assert "--gpus" not in text

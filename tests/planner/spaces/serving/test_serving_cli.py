@@ -265,7 +265,10 @@ def test_what_is_reached_is_reached(fails: Any, answer: Ask) -> None:
         (("estimate", "t5-11b", "--mode", "inference", "--gpus", "2", "--pp", "2"), "served with pp 1"),
         ((*LLAMA[:-1], "4", "--tp", "3"), "32 attention heads; allowed: 1, 2, 4, 8, 16, 32 (rule heads)"),
         ((*LLAMA, "--tp", "2", "--dp", "2"), "--tp 2 --dp 2 exclude each other: tp 2 x dp 2 = 4 is more than --gpus 2"),
-        ((*LLAMA, "--max-batch", "2", "--prefill-batch", "8"), "--max-batch 2 --prefill-batch 8 exclude each other"),
+        (
+            (*LLAMA, "--disaggregate", "no", "--max-batch", "2", "--prefill-batch", "8"),
+            "--max-batch 2 --prefill-batch 8 exclude each other",
+        ),
         ((*LLAMA, "--ep", "2", "--tp", "2"), "--ep 2: ep 2 needs experts; the network has none (rule experts)"),
         (("optimize", "bert-large", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
         (
@@ -308,7 +311,18 @@ def test_a_prediction_beside_its_interval_is_explained(answer: Ask, degrees: tup
 
 def test_rows_that_nobody_would_choose_are_left_out_and_counted(answer: Ask) -> None:
     """Plans more than twice as bad as the first have a row only where --top asks for it."""
-    question = ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8", "--max-tpot", "30ms")
+    question = (
+        "optimize",
+        "llama3-70b",
+        "--mode",
+        "inference",
+        "--gpus",
+        "8",
+        "--max-tpot",
+        "30ms",
+        "--disaggregate",
+        "no",
+    )
     gaps = [plan["gap"] for plan in json.loads(answer(*question, "--json"))["plans"]]
     worse = sum(gap > 1.0 for gap in gaps)
     assert worse == 2
@@ -355,3 +369,48 @@ def test_the_longest_pause_is_no_shorter_than_the_mean_one(document: Any) -> Non
     """In a full server several prompts are read between two passes of a sequence: beside a mean of 71 ms a pause of 33 was stated."""
     plan = document("estimate llama3-8b --mode inference --gpus 8 --tp 8 --max-batch 1024")["plans"][0]
     assert plan["pause_s"] >= plan["tpot_s"] > 2.0 * plan["decode_pass_s"]
+
+
+def test_both_kinds_of_plans_are_compared(answer: Ask) -> None:
+    """The best plan of the other kind is a baseline, and a line says what GPUs that only read prompts gain."""
+    question = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "4", "--max-batch", "1..64")
+    found = {kind: json.loads(answer(*question, "--disaggregate", kind, "--json")) for kind in ("no", "yes", "auto")}
+    best = {kind: document["plans"][0]["output_tokens_per_s"] for kind, document in found.items()}
+    assert best["auto"] == max(best["no"], best["yes"])
+    search_model("serving").model_validate(found["auto"])
+    name, other = ("disaggregated", "yes") if best["no"] > best["yes"] else ("aggregated", "no")
+    assert found["auto"][name]["output_tokens_per_s"] == best[other]
+    assert found["yes"]["plans"][0]["plan"]["prefill_dp"] >= 1
+    assert found["no"]["plans"][0]["plan"]["prefill_dp"] == 0
+    assert "Disaggregated:" in answer(*question)
+
+
+def test_a_plan_with_two_pools_is_spelled_out(answer: Ask, tmp_path: Path) -> None:
+    pools = ("--prefill-dp", "2", "--prefill-tp", "1", "--tp", "2", "--max-batch", "8")
+    question = ("estimate", "llama3-8b", "--mode", "inference", "--gpus", "4")
+    text = answer(*question, *pools, "--export", str(tmp_path / "plan.yaml"))
+    assert "2 x 1 GPU prefill, 1 x tp 2 decode, 8 sequences" in text
+    assert "waiting for the prompt's cache" in text
+    asked = json.loads(answer(*question, *pools, "--json"))["plans"][0]
+    again = json.loads(answer("estimate", str(tmp_path / "plan.yaml"), "--json"))["plans"][0]
+    assert (again["plan"], again["ttft_s"]) == (asked["plan"], asked["ttft_s"])
+    other = json.loads(answer(*question, *pools, "--prefill-device", "b200", "--json"))["plans"][0]
+    assert other["ttft_s"] < asked["ttft_s"]
+    assert other["tpot_s"] == pytest.approx(asked["tpot_s"], rel=1e-3)
+    assert other["money_per_million_output_tokens"] != asked["money_per_million_output_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--prefill-dp", "1", "--prefill-tp", "3"),
+            "workers that read prompts: tp 3 does not divide the 32 attention heads",
+        ),
+        (("--prefill-dp", "1", "--rate", "5"), "--prefill-dp: GPUs that only read prompts"),
+        (("--disaggregate", "maybe"), "maybe"),
+        (("--prefill-device", "h1000"), "h1000"),
+    ],
+)
+def test_pools_that_cannot_be(options: tuple[str, ...], words: str, fails: Callable[..., str]) -> None:
+    assert words in fails("optimize", "llama3-8b", "--mode", "inference", "--gpus", "4", *options)
