@@ -537,11 +537,16 @@ class ServingPlanSpace(PlanSpace):
         if problems:
             raise UsageError("\n".join(problems))
         tp, pp = values.get("tp", 1), values.get("pp", 1)
-        gpus -= math.prod(values.get(f"prefill_{name}", 1) for name in ("tp", "pp")) * values.get("prefill_dp", 0)
-        if gpus < 1:
+        read_on = values.get("prefill_dp", 0) * values.get("prefill_tp", 1) * values.get("prefill_pp", 1)
+        if read_on >= gpus:
             raise UsageError(
-                f"--gpus {self.request.gpus}: the workers that read prompts leave none for the others; use more GPUs, or fewer of them"
+                f"--gpus {gpus}: {read_on} that only read prompts leave none for the replicas; use more GPUs"
             )
+        if read_on and (gpus - read_on) % (tp * pp):
+            raise UsageError(
+                f"--gpus {gpus}: tp {tp} x pp {pp} = {tp * pp} does not divide the {gpus - read_on} that {read_on} for prompts leave"
+            )
+        gpus -= read_on
         if gpus % (tp * pp):
             near = near_multiples(gpus, tp * pp)
             problem = (
@@ -562,20 +567,7 @@ class ServingPlanSpace(PlanSpace):
                 chosen.append(f"etp {values['etp']}")
         if "dp" not in self.degrees and dp > 1:
             chosen.append(f"dp {dp}")
-        if self.shape.experts and "prefill_etp" not in values and values.get("prefill_dp"):
-            values["prefill_etp"] = max(values.get("prefill_tp", 1) // values.get("prefill_ep", 1), 1)
-        if not {"prefill_chunk", "prefill_batch"} & set(values):
-            workload = self.model.workload
-            engine, prompt = workload.framework.defaults, workload.prompt_tokens
-            equal = workload.output_tokens if workload.load == "benchmark" else None
-            chunk, together = (
-                engine.prefill_apart(prompt)
-                if values.get("prefill_dp")
-                else engine.prefill(prompt, values.get("max_batch", 1), equal)
-            )
-            values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
-            if values["prefill_chunk"]:
-                chosen.append(f"prefill chunk {chunk}")
+        chosen += self._read_as_usual(values)
         flight = self.request.concurrency
         if flight is not None:
             values["max_batch"] = -(-flight // dp)
@@ -588,6 +580,23 @@ class ServingPlanSpace(PlanSpace):
             chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
         defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
         return plan, defaults
+
+    def _read_as_usual(self, values: dict[str, int]) -> list[str]:
+        """Fill in how prompts are read where nobody says it, as the engine does; and what to tell of it."""
+        if self.shape.experts and "prefill_etp" not in values and values.get("prefill_dp"):
+            values["prefill_etp"] = max(values.get("prefill_tp", 1) // values.get("prefill_ep", 1), 1)
+        if {"prefill_chunk", "prefill_batch"} & set(values):
+            return []
+        workload = self.model.workload
+        engine, prompt = workload.framework.defaults, workload.prompt_tokens
+        equal = workload.output_tokens if workload.load == "benchmark" else None
+        chunk, together = (
+            engine.prefill_apart(prompt)
+            if values.get("prefill_dp")
+            else engine.prefill(prompt, values.get("max_batch", 1), equal)
+        )
+        values |= {"prefill_chunk": 0 if self.shape.has_encoder else chunk, "prefill_batch": together}
+        return [f"prefill chunk {chunk}"] if values["prefill_chunk"] else []
 
     # -- from one plan to another
 
