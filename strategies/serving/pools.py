@@ -26,6 +26,7 @@ from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingPlan, is_legal
 from costmodel.serving.pools import Decodes, Prefills, prefill_memory
+from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
 from strategies.score import Outcome
 from strategies.serving.search import (
@@ -378,7 +379,7 @@ class _Bound:
         }
         plans = self.decoders.plans
         workers = (plans.tp * plans.pp)[decoder] * dp + self.readers.gpus[reader]
-        # Times of the evaluator are sums of the same terms, in another order.
         figures["output_tokens_per_s"] = np.maximum(figures["output_tokens_per_s"], 1e-300)
         score = np.asarray(self.objective.score(figures, workers), dtype=np.float64)
-        return score - 1e-9 * np.abs(score), request_s * (1.0 - 1e-9)
+        # Times of the evaluator are sums of the same terms, in another order.
+        return score * (1.0 - EQUAL), request_s * (1.0 - EQUAL)
