@@ -299,9 +299,9 @@ def _overview(comparison: Comparison) -> Table:
             for n, i in enumerate(items)
         ]
         cells = tuple(span_text((low, high), unit) for low, high in ends)
-        columns.insert(4 if served else 5, Column("80 % interval", cells, 5, unit=unit.name))
+        columns.insert(4 if served else 5, Column("80 % interval", cells, 4, unit=unit.name))
     if comparison.basis != "step" or len({item.samples for item in items}) > 1:
-        columns.insert(3, Column("batch", tuple(f"{item.samples:,}" for item in items), 6))
+        columns.insert(3, Column("batch", tuple(f"{item.samples:,}" for item in items), 4))
     return Table(columns=tuple(columns), highlight=comparison.fastest)
 
 

@@ -274,7 +274,7 @@ def _notes(benchmark: Benchmark, places: int, load: str, *, is_open: bool) -> It
         )
     elif benchmark.concurrency is not None and benchmark.concurrency != places and load != "backlog" and not is_open:
         yield f"{benchmark.concurrency:,} requests were in flight, {places:,} are predicted: --max-concurrency {places}"
-    if benchmark.requests < 3 * places:
+    if benchmark.requests < 3 * places and not is_open:
         yield (
             f"{counted(benchmark.requests, 'request')} for {places:,} places: start and end weigh much; send {10 * places:,}"
         )

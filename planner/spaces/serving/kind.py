@@ -46,10 +46,11 @@ class ServingKind(Kind):
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:
         entry: Any = document.serving
-        names = ("prompt_tokens", "output_tokens", "load", "objective", *_REQUESTS)
+        names = ("prompt_tokens", "output_tokens", "objective", *_REQUESTS)
         limits = {time: (getattr(entry, f"{time}_s"), getattr(entry, f"{time}_percentile")) for time in _LIMITED}
         return {
             "kv": entry.kv_precision,
+            "load": entry.load if entry.rate_per_s is None else None,  # a rate says how requests come, beside "traffic"
             **{name: getattr(entry, name) for name in names},
             **{time: None if seconds is None else TimeLimit(seconds, of) for time, (seconds, of) in limits.items()},
         }

@@ -131,12 +131,11 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
 def _one_load(request: Request) -> Request:
     """A question about a plan file without what the file says of the load, where an option says it otherwise."""
     changed = set(request.changed or ())
+    dropped: set[str] = set()
     if "rate_per_s" in changed:
         dropped = {"load", "concurrency"}
     elif changed & {"load", "concurrency"}:
         dropped = {"rate_per_s", "arrival_cv"}
-    else:  # a file of requests that come at a rate says "traffic", too
-        dropped = {"load"} if request.changed is not None and request.rate_per_s is not None else set()
     nothing: dict[str, Any] = dict.fromkeys(dropped - changed)
     return dataclasses.replace(request, **nothing)
 

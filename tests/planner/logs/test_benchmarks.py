@@ -157,3 +157,15 @@ def test_other_commands_say_who_reads_it(served: Any, new_result: Any, fails: An
     path = new_result(bench_serve(served))
     assert f"planner check {path} --plan FILE" in fails("validate", path)
     assert "MODEL: is missing: name what served bench.json, or its plan (--plan)" in fails("check", path)
+
+
+def test_a_plan_at_a_rate_is_measured_at_it(new_result: Any, tmp_path: Path) -> None:
+    """The export of the plan sends what it was made for, and its result is checked without a word about the load."""
+    plan, folder = tmp_path / "plan.yaml", tmp_path / "run"
+    at_rate = planner.estimate("llama3-8b", rate=5.0, **QUESTION)
+    at_rate.save(plan)
+    planner.export(plan, "vllm", to=folder)
+    assert "--request-rate 5\n" in (folder / "bench.sh").read_text(encoding="utf-8")
+    checked = planner.check(new_result(bench_serve(at_rate, request_rate=5.0, max_concurrency=None)), plan=plan)
+    assert checked.notes == ()
+    assert checked.inside is True
