@@ -40,17 +40,20 @@ code with it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.serving.percentiles import PERCENTILES, FirstToken, Moments, columns, gamma, shorter_answers
 
 _BUSIEST = 1.0 - 1e-6  # share of time that a server is taken for that serves a rate
 _HALVINGS = 20  # of intervals that are searched: to 1e-6 of them
 _STEPS = 8  # of a search that interpolates
 _TURNS = 4  # of an equation solved by inserting its result
 _NODES = 12  # numbers of requests in flight for which times are worked out
+_KEPT = 0.84  # of a deviation that lasts as long as a request: (2/3)^(1/2) of equal lengths, 0.74^(1/2) of random ones
 _POINTS = 40  # at which the distribution of requests in flight is known
 
 
@@ -176,6 +179,10 @@ class Round:
 
     Attributes
     ----------
+    decoded : array
+        The sequences.
+    read : array
+        Share of the prompts that passes can read beside them.
     token_s : array
         From one token of a sequence to its next.
     pass_s : array
@@ -196,6 +203,8 @@ class Round:
         Share of the time in which the slowest stage has nothing to do because passes are under way in others.
     """
 
+    decoded: FloatArray
+    read: FloatArray
     token_s: FloatArray
     pass_s: FloatArray
     decode_s: FloatArray
@@ -229,7 +238,11 @@ def round_of(server: Server, decoded: FloatArray, rate_per_s: FloatArray, *, is_
     base = np.where(server.is_beside, decode, 0.0)
     added = np.where(server.most > 1, added, one - base)
     started = one - base - added  # of a pass that reads at all
-    coming = rate_per_s * pieces
+    # Beside so many sequences no more prompts than those of full passes are read.
+    read = np.where(
+        server.is_beside, np.minimum(1.0, _BUSIEST * server.most / np.maximum(rate_per_s * pieces * most, 1e-30)), 1.0
+    )
+    coming = rate_per_s * pieces * read
     left = 1.0 - coming * added
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean = decode / np.where(left > 0, left, np.nan)
@@ -245,7 +258,7 @@ def round_of(server: Server, decoded: FloatArray, rate_per_s: FloatArray, *, is_
                 reads = np.where(server.is_beside, some, some * np.exp(np.minimum(coming * again, 50.0)))
             reads = np.clip(np.where(server.most > 1, reads, prompts), prompts / server.most, prompts)
             mean = (decode + reads * started + _held_up_s(server, size, reads)) / left
-    overfull = ~(left > 0) | np.where(server.is_beside, ~(prompts <= server.most), ~(coming * most < server.most))
+    overfull = ~(left > 0) | ~(server.is_beside | (coming * most < server.most))
     mean = np.where(overfull, np.inf, mean)
     together = prompts / np.maximum(reads, 1e-12)
     one_through, most_through = curves.one_through.at(size), curves.most_through.at(size)
@@ -259,6 +272,8 @@ def round_of(server: Server, decoded: FloatArray, rate_per_s: FloatArray, *, is_
     with np.errstate(invalid="ignore", divide="ignore"):
         idle = np.clip(np.nan_to_num(1.0 - groups * mean / token), 0.0, 1.0)
     return Round(
+        decoded=decoded,
+        read=read,
         token_s=token,
         pass_s=mean,
         decode_s=decode,
@@ -309,6 +324,8 @@ class OpenLoop:
         From the begin of the first pass to the first token.
     token_s : array
         Mean time per token after the first.
+    percentiles : mapping of str to array
+        Of the three times that users see, by their names in `costmodel.serving.plan.ServingCosts`.
     """
 
     most_per_s: FloatArray
@@ -320,6 +337,7 @@ class OpenLoop:
     pass_s: FloatArray
     first_s: FloatArray
     token_s: FloatArray
+    percentiles: Mapping[str, FloatArray]
 
 
 def _others(stream: Stream, seconds: FloatArray) -> FloatArray:
@@ -384,7 +402,9 @@ def _held_s(
 
     ``share`` of the time it is decoded, as the others are.
     """
-    found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), stream.rate_per_s, is_full=is_full)
+    # Where a place gets its next request as it becomes free, one meets the prompts of the other places.
+    met_s = stream.rate_per_s * ((present - 1.0) / present if is_full else 1.0)
+    found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), met_s, is_full=is_full)
     _, own_s, seen = _own_pass(server, stream, found)
     prompt_s = server.pieces * own_s + np.maximum(found.after_s, 0.0)
     decoding = server.decode_passes * found.token_s if server.decode_passes else np.zeros(len(present))
@@ -448,7 +468,10 @@ def most_per_s(server: Server, stream: Stream) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """Seconds for which a request has its place, by those that have one: at some numbers from 1 to all places, with lines between."""
+    """Seconds for which a request has its place, by those that have one: at some numbers from 1 to all places, with lines between.
+
+    Times the share of prompts that are read beside so many: what is not read does not get a place meanwhile.
+    """
 
     growth: FloatArray  # logarithm of one number over the one before
     present: FloatArray  # (K, n)
@@ -461,9 +484,10 @@ class _Held:
         share, rows = np.ones(len(growth)), []
         for number in range(_NODES + 1):
             present = np.exp(number * growth)
-            seconds, prompt, _ = _held_s(server, stream, present, share)
+            # While all places are taken, nobody's prompt is read but those that follow a request that ends.
+            seconds, prompt, found = _held_s(server, stream, present, share, is_full=number == _NODES)
             share = _next_share(seconds, prompt)
-            rows.append((present, seconds, share))
+            rows.append((present, seconds * found.read, share))
         present, seconds, share = (np.stack(column) for column in zip(*rows, strict=True))
         return cls(growth=growth, present=present, seconds=seconds, share=share)
 
@@ -539,44 +563,98 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
     [0.1, 0.01, 0.00048, 0.01, 64.0]
     """
     rate, places = stream.rate_per_s, server.places.astype(np.float64)
-    server = replace(server, places=_usable(server))
     most = most_per_s(server, stream)
-    fits = rate < most * (_BUSIEST)
+    fits = rate < most * _BUSIEST
     safe = Stream(
         rate_per_s=np.where(fits, rate, 0.5 * most),
         variation=stream.variation,
         prompt_variation=stream.prompt_variation,
         output_variation=stream.output_variation,
     )
-    found = _served(server, safe, places)
-    hidden = {name: np.where(fits, value, np.inf) for name, value in found.items() if name.endswith("_s")}
-    rest = {name: np.where(fits, value, places) for name, value in found.items() if name in ("occupied", "decoded")}
-    return OpenLoop(most_per_s=most, own=found["own"], **hidden, **rest)
+    found = _served(server, safe, most)
+    seconds = {name: np.where(fits, value, np.inf) for name, value in found.items() if name.endswith("_s")}
+    percentiles = {name: seconds.pop(name) for name in PERCENTILES}
+    numbers = {name: np.where(fits, found[name], places) for name in ("occupied", "decoded")}
+    return OpenLoop(most_per_s=most, own=found["own"], percentiles=percentiles, **seconds, **numbers)
 
 
-def _served(server: Server, stream: Stream, places: FloatArray) -> dict[str, FloatArray]:
-    rate = stream.rate_per_s
+def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, FloatArray]:
+    rate, passes = stream.rate_per_s, server.decode_passes
     by_present = _Held.of(server, stream)
+    crowd = _crowd(server, stream, by_present, most)
+    decoded = by_present.at(crowd.present + 1.0, "share") * crowd.present
+    now = round_of(server, decoded, rate)
+    own, own_s, _ = _own_pass(server, stream, now)
+    prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
+    queue = _queue_s(server, stream, now, crowd.none)
+    token = (crowd.present / rate - prompt_s) / passes if passes else np.zeros_like(rate)
+    return {
+        **_percentiles(server, stream, now, own, crowd, queue, token),
+        "occupied": crowd.present,
+        "decoded": decoded,
+        "place_s": crowd.place_s,
+        "queue_s": queue,
+        "own": own,
+        "pass_s": own_s,
+        "first_s": prompt_s,
+        "token_s": token,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crowd:
+    """How many requests have a place, and how long others wait for one; arrays (n,)."""
+
+    present: FloatArray  # mean
+    varies: FloatArray  # variance
+    none: FloatArray  # chance that there is none
+    queued: FloatArray  # share of requests that wait for a place
+    place_s: FloatArray  # mean wait of all requests for it
+
+
+def _crowd(server: Server, stream: Stream, by_present: _Held, most: FloatArray) -> _Crowd:
+    rate, places = stream.rate_per_s, server.places.astype(np.float64)
     low, high = np.zeros_like(places), places
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         longer = rate * by_present.at(middle + 1.0) > middle
         low, high = np.where(longer, middle, low), np.where(longer, high, middle)
     mean = low
-    share, held = by_present.at(mean + 1.0, "share"), by_present.at(mean + 1.0)
-    steeper = np.clip((by_present.at(1.05 * (mean + 1.0)) / held - 1.0) / 0.05, 0.0, 0.95)  # elasticity of the time
+    steeper = np.clip((by_present.at(1.05 * (mean + 1.0)) / by_present.at(mean + 1.0) - 1.0) / 0.05, 0.0, 0.95)
     found = round_of(server, np.minimum(mean + 1.0, places), rate)
     stretch = np.where(found.decode_s > 0, found.pass_s / np.maximum(found.decode_s, 1e-30), 1.0)
-    peaked = _peakedness(stream, mean, stretch)
+    # Who has the only place meets no prompts of others.
+    peaked = _peakedness(stream, mean, 1.0 + (stretch - 1.0) * (places - 1.0) / places)
+    of_bursts = _peakedness(stream, mean, np.ones_like(mean))
     spread = np.sqrt(np.maximum(mean, 0.5) * peaked / (1.0 - steeper))
+    present, chance, weighed = _chances(rate, by_present, places, peaked, mean, spread)
 
-    # The chance that so many are in flight, from the fewest that are likely to the most.
+    taken = np.clip(rate / most, 1e-9, _BUSIEST)
+    falls = np.minimum(_ahead(stream, taken), _BUSIEST)
+    at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
+    # As many wait as make the places busy enough to serve the rate.
+    beyond = at_places * np.maximum(taken + of_bursts - 1.0, 0.0) / (1.0 - taken)
+    total = np.sum(weighed, axis=0) + beyond
+    occupied = (np.sum(weighed * present, axis=0) + beyond * places) / total
+    varies = np.sum(weighed * (present - occupied) ** 2, axis=0) + beyond * (places - occupied) ** 2
+    return _Crowd(
+        present=occupied,
+        varies=varies / total,
+        none=np.where(present[0] < 0.5, chance[0] / total, 0.0),
+        queued=np.minimum((at_places + beyond) / total * falls / taken, 1.0),
+        place_s=beyond / (1.0 - falls) / total * _even_s(stream, places, taken) / rate,
+    )
+
+
+def _chances(
+    rate: FloatArray, by_present: _Held, places: FloatArray, peaked: FloatArray, mean: FloatArray, spread: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Numbers that may be present, from the fewest that are likely to the most, (K, n), their chances, and these with their neighbours'."""
     first = np.floor(np.maximum(mean - 6.0 * spread, 0.0))
     last = np.minimum(np.ceil(mean + 8.0 * spread + 4.0), places)
     growth = np.maximum(last - first - _POINTS, 0.0) / (0.5 * _POINTS * (_POINTS - 1))
-    here, log_p, before = first, np.zeros_like(mean), by_present.at(first)
-    last_middle = first
-    at, logs, steps = [first], [log_p], []
+    here, log_p, before, last_middle = first, np.zeros_like(mean), by_present.at(first), first
+    at, logs, steps = [first], [log_p], [np.ones_like(mean)]
     for number in range(_POINTS):
         step = 1.0 + number * growth
         middle = here + 0.5 * (step + 1.0)
@@ -589,38 +667,67 @@ def _served(server: Server, stream: Stream, places: FloatArray) -> dict[str, Flo
         at.append(here)
         logs.append(np.where(here <= last + 1e-6, log_p, -np.inf))
         steps.append(step)
-    found_log, present = np.stack(logs), np.stack(at)
-    widths = np.stack([np.ones_like(mean), *steps, np.ones_like(mean)])
-    chance = np.exp(found_log - found_log.max(axis=0))
-    weighed = chance * 0.5 * (widths[1:] + widths[:-1])
-    held, _, _ = _held_s(server, stream, places, share, is_full=True)
-    taken = np.clip(rate * held / places, 1e-9, _BUSIEST)
-    falls = np.minimum(_ahead(stream, taken), _BUSIEST)
-    at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
-    # As many wait as make the places busy enough to serve the rate.
-    beyond = at_places * np.maximum(taken + peaked - 1.0, 0.0) / (1.0 - taken)
-    total = np.sum(weighed, axis=0) + beyond
-    occupied = (np.sum(weighed * present, axis=0) + beyond * places) / total
-    queued = beyond / (1.0 - falls) / total * _even_s(stream, places, taken)
-    none = np.where(first < 0.5, chance[0] / total, 0.0)
+    widths, found = np.stack([*steps, np.ones_like(mean)]), np.stack(logs)
+    chance = np.exp(found - found.max(axis=0))
+    return np.stack(at), chance, chance * 0.5 * (widths[1:] + widths[:-1])
 
-    decoded = by_present.at(occupied + 1.0, "share") * occupied
-    now = round_of(server, decoded, rate)
-    own, own_s, _ = _own_pass(server, stream, now)
-    prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
-    queue = _queue_s(server, stream, now, none)
-    passes = server.decode_passes
-    token = (occupied / rate - prompt_s) / passes if passes else np.zeros_like(rate)
-    return {
-        "occupied": occupied,
-        "decoded": decoded,
-        "place_s": queued / rate,
-        "queue_s": queue,
-        "own": own,
-        "pass_s": own_s,
-        "first_s": prompt_s,
-        "token_s": token,
-    }
+
+def _percentiles(
+    server: Server,
+    stream: Stream,
+    now: Round,
+    own: FloatArray,
+    crowd: _Crowd,
+    queue_s: FloatArray,
+    token_s: FloatArray,
+) -> dict[str, FloatArray]:
+    """Percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`."""
+    rate, square, passes = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.decode_passes
+    meets = np.clip(1.0 - crowd.none, 1e-6, 1.0)
+    # The pass under way: uniform in one as arrivals see it; then prompts before one's own, and with it.
+    seen = _seen_s(server, stream, now)
+    half = 0.5 * seen * (1.0 - now.idle)
+    before = np.maximum(queue_s / meets - half, 0.0)
+    busy = np.minimum(rate * server.pieces * now.most_s / server.most, 1.0)
+    waits = gamma(half, math.sqrt(1.0 / 3.0)) + Moments(
+        mean=before,
+        variance=before**2 + before * server.pieces * now.most_s * 2.0 / 3.0,
+        third=2.0 * before**3 + 4.0 * before**2 * server.pieces * now.most_s * (1.0 - busy),
+    )
+    others = server.pieces**2 * now.added_s**2 * (own - 1.0)
+    beside = Moments(
+        mean=server.pieces * now.added_s * (own - 1.0) / meets,
+        variance=others / meets,
+        third=others * server.pieces * now.added_s / meets,
+    )
+    decoding_s = np.where(server.is_beside, server.pieces * now.decode_s, 0.0)
+    first = FirstToken(
+        least_s=decoding_s + np.maximum(now.after_s, 0.0),
+        prompt=gamma(server.pieces * now.one_s - decoding_s, stream.prompt_variation),
+        meets=meets,
+        longer=waits + beside,
+        queued=crowd.queued,
+        place_s=crowd.place_s,
+    )
+    token, request = Moments(mean=token_s, variance=0.0 * rate, third=0.0 * rate), first.moments
+    if passes:
+        # Prompts of others while it is decoded, and how many are decoded with it, which changes within its time.
+        stretch = now.pass_s / np.maximum(now.decode_s, 1e-30)
+        added = (now.pass_s - now.decode_s) / np.maximum(rate * now.pass_s, 1e-30) * stretch / passes
+        shorter = shorter_answers(passes, stream.output_variation)
+        met = rate * passes * token_s * shorter
+        deviation = np.sqrt(crowd.varies)
+        later = round_of(server, np.minimum(now.decoded + np.maximum(deviation, 0.5), server.places), rate)
+        slope = (later.token_s - now.token_s) / np.maximum(later.decoded - now.decoded, 1e-9)
+        slow = np.where(np.isfinite(slope), np.maximum(slope, 0.0) * deviation * _KEPT, 0.0)
+        token = Moments(
+            mean=token_s,
+            variance=added**2 * met * (square + stream.prompt_variation**2) + slow**2,
+            third=added**3 * met * shorter * square**2 + slow**3 / np.sqrt(np.maximum(crowd.present, 1.0)),
+        )
+        lengths = gamma(passes * token_s, stream.output_variation)
+        request = request + replace(lengths, variance=lengths.variance + passes**2 * token.variance)
+    return columns(first.quantile, token, request)
 
 
 def _even_s(stream: Stream, places: FloatArray, taken: FloatArray) -> FloatArray:
@@ -651,7 +758,11 @@ def _queue_s(server: Server, stream: Stream, now: Round, none: FloatArray) -> Fl
     in_slots = _left_over(most * filled, most, square) / (most * filled) * now.most_s
     power = np.sqrt(2.0 * (most + 1.0)) - 1.0
     in_pieces = bursts * ahead**power * service / (most * (1.0 - ahead))
-    several = 0.5 * meets * seen + np.where(pieces == 1, in_slots, in_pieces)
+    # Bursts that are larger than a pass: others come in geometric numbers while one's prompt is read.
+    others = _others(stream, service)
+    full = (others / (1.0 + others)) ** most
+    clumps = full / np.maximum(1.0 - full, 1e-3) * service * np.maximum(1.0 - 1.0 / np.maximum(square, 1e-3), 0.0)
+    several = 0.5 * meets * seen + np.where(pieces == 1, in_slots, in_pieces) + clumps
     return np.asarray(np.where(most == 1, single, several))
 
 

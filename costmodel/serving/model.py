@@ -28,7 +28,7 @@ from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.pools import prefill_memory, reader_of, with_pools
-from costmodel.serving.queue import Reading, queue_s
+from costmodel.serving.queue import FullTimes, Reading, full_percentiles, queue_s
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import Arrivals, ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
@@ -386,6 +386,19 @@ def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays)
         **_figures(model, ttft, tpot, pause, rate),
         "most_requests_per_s": batch.dp * batch.max_batch / least,
         "occupied_places": 1.0 * batch.max_batch,
+        **full_percentiles(
+            reading,
+            decode.slowest_s,
+            prefill.slowest_s,
+            FullTimes(
+                queue_s=queue,
+                ttft_s=ttft,
+                tpot_s=tpot,
+                passes=passes,
+                prompt_variation=work.prompt_variation,
+                output_variation=work.output_variation,
+            ),
+        ),
         **_parts(model, decode, tpot),
         "queue_s": queue,
         **last,
@@ -506,6 +519,7 @@ def _open_times(
         **_figures(model, queue + own.through_s + earlier, result.token_s, pause, served),
         "most_requests_per_s": batch.dp * result.most_per_s,
         "occupied_places": result.occupied,
+        **result.percentiles,
         **_parts(model, plain, result.token_s),
         "queue_s": queue,
         **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},

@@ -16,11 +16,19 @@ import numpy as np
 from costmodel.arrays import BoolArray, DeclaredColumns, FloatArray, IntArray, PlanBatch, with_columns
 from costmodel.fields import Figure, declared, part, parts_of, setting
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
+from costmodel.serving.percentiles import PERCENTILES, SHARES
 
 
 def _rate(name: str, doc: str, *, optional: bool = False) -> Figure:
     return Figure(name=name, doc=doc, kind="number", optional=optional)
 
+
+_TIMES = {"ttft": "time to first token", "tpot": "time per token after the first", "request": "time of a request"}
+_PERCENTILES = {
+    name: f"{share:.0%} of the requests have at most this {_TIMES[name.split('_')[0]]}."
+    for name in PERCENTILES
+    for share in (SHARES[name.split("_")[1]],)
+}
 
 SERVING_FIGURES: Mapping[str, Figure] = declared(
     Figure(name="step_time_s", doc="The same as `tpot_s`."),
@@ -61,6 +69,7 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
         "In USD; null where the device file states no `price_per_hour`.",
         optional=True,
     ),
+    *(Figure(name=name, doc=doc) for name, doc in _PERCENTILES.items()),
     part("tpot_s", "decode_compute_s", "kernels", "Kernels of a decoding pass."),
     part("tpot_s", "decode_tp_s", "tensor-parallel communication", "Tensor-parallel communication of a decoding pass."),
     part("tpot_s", "decode_ep_s", "expert-parallel communication", "Expert-parallel communication of a decoding pass."),
@@ -211,6 +220,7 @@ SERVING_RATES: tuple[str, ...] = (
     "requests_per_s",
     "most_requests_per_s",
     "occupied_places",
+    *PERCENTILES,
     "output_tokens_per_s",
     "total_tokens_per_s",
     *TPOT_PARTS,

@@ -36,6 +36,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.stages import weigh
+from costmodel.serving.percentiles import Moments, columns, gamma
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.stations import Stations, TokenTimes, solve
 from costmodel.serving.tables import PassKeys
@@ -258,6 +259,7 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
         "requests_per_s": flow.rate_per_s,
         "most_requests_per_s": most,
         "occupied_places": flow.sequences,
+        **_percentiles(model, flow.wait_s, ttft, tpot),
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
         "decode_pass_s": one_pass,
@@ -268,3 +270,14 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
         **last,
         "earlier_chunks_s": earlier,
     }
+
+
+def _percentiles(model: ServingModel, wait_s: FloatArray, ttft_s: FloatArray, tpot_s: FloatArray) -> Figures:
+    """The wait of traffic as that of a queue, exponential. Equal requests have equal times."""
+    work, none = model.workload, np.zeros(len(ttft_s))
+    is_traffic = work.load == "traffic"
+    first = gamma(ttft_s - wait_s, work.prompt_variation if is_traffic else 0.0)
+    first = first + gamma(wait_s, 1.0 if is_traffic else 0.0)
+    token = Moments(mean=tpot_s, variance=none, third=none)
+    answers = gamma(work.decode_passes * tpot_s, work.output_variation if is_traffic else 0.0)
+    return columns(first.quantile, token, first + answers)

@@ -29,11 +29,12 @@ formula L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). The 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.serving.percentiles import Moments, columns, gamma, shorter_answers
 from costmodel.serving.workload import Load
 
 # Requests per place of a benchmark: InferenceX sends ten times as many as are in flight.
@@ -197,3 +198,100 @@ def _on_their_own_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArra
     prompts = np.minimum(one_after_other + shared, reading.places)
     decode_s = np.where(reading.rounds > 0, decode_s, 0.0)
     return np.asarray(first / (first + a) * decode_s + (prompts * added_s - prefill_s) * reading.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullTimes:
+    """Mean times of requests to a full server, (n,) each, and how their lengths vary.
+
+    Attributes
+    ----------
+    queue_s, ttft_s, tpot_s : array
+        The wait for the first pass, part of the time to the first token; and the time per token after it.
+    passes : int
+        Decoding passes of a request.
+    prompt_variation, output_variation : float
+        Coefficients of variation of the lengths.
+    """
+
+    queue_s: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    passes: int
+    prompt_variation: float = 0.0
+    output_variation: float = 0.0
+
+
+def full_percentiles(
+    reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, times: FullTimes
+) -> dict[str, FloatArray]:
+    """Percentiles of the times of a full server, by their names in `costmodel.serving.percentiles.PERCENTILES`.
+
+    Requests of a backlog and of a benchmark are equal, and so are their times per token. In a benchmark prompts that come together are read
+    one pass after the other: all of them where reading stops the decoding, those of the first of its rounds elsewhere.
+
+    Parameters
+    ----------
+    reading : Reading
+    decode_s, prefill_s : array
+        As of `queue_s`.
+    times : FullTimes
+
+    Examples
+    --------
+    64 equal prompts, one per pass of 50 ms that stops the decoding: the median is that of 32 passes.
+
+    >>> n = np.array
+    >>> reading = Reading(
+    ...     places=n([64]), most=n([1]), pieces=n([1]), rounds=n([1000]), is_beside=n([False]), load="benchmark"
+    ... )
+    >>> times = FullTimes(queue_s=n([31.5 * 0.05]), ttft_s=n([32.5 * 0.05]), tpot_s=n([0.02]), passes=1000)
+    >>> found = full_percentiles(reading, n([0.01]), n([0.05]), times)
+    >>> [round(float(found[name][0]), 3) for name in ("ttft_p50_s", "ttft_p90_s", "tpot_p99_s", "request_p50_s")]
+    [1.6, 2.9, 0.02, 21.6]
+    """
+    none = np.zeros(len(times.ttft_s))
+    token = Moments(mean=times.tpot_s, variance=none, third=none)
+    if reading.load != "traffic":
+
+        def first(share: float) -> FloatArray:
+            return _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
+
+        return columns(first, token, lambda share: first(share) + times.passes * times.tpot_s)
+    base_s = np.where(reading.is_beside, decode_s, 0.0)
+    added_s = np.maximum(prefill_s - base_s, 0.0) / reading.together
+    prompt_s = np.minimum(reading.pieces * added_s, times.ttft_s - times.queue_s)
+    # Beside the decoding a request waits for a whole pass; prompts of others, which differ in number, come on top.
+    excess = np.maximum(times.queue_s - base_s, 0.0)
+    busy = np.minimum(reading.arrivals * reading.pieces / reading.most, 1.0)
+    variance = excess * added_s + excess**2 * np.where(reading.is_beside, busy**2, 0.25)
+    variance = np.where(reading.places == 1, 0.0, variance)
+    rest = Moments(mean=times.ttft_s - prompt_s, variance=variance, third=2.0 * variance**1.5)
+    request = first_token = rest + gamma(prompt_s, times.prompt_variation)
+    if times.passes:
+        decoding_s = times.passes * times.tpot_s
+        met = (reading.places - 1.0) * decoding_s / (times.ttft_s + decoding_s)
+        each = reading.pieces * added_s / times.passes
+        shorter = shorter_answers(times.passes, times.output_variation)
+        variance = each**2 * met * (1.0 + times.prompt_variation**2) * shorter
+        token = replace(token, variance=variance, third=each * variance * shorter)
+        lengths = gamma(decoding_s, times.output_variation)
+        request = request + replace(lengths, variance=lengths.variance + times.passes**2 * each**2 * met)
+    return columns(first_token.quantile, token, request)
+
+
+def _equal_first_s(
+    reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, mean_s: FloatArray, share: float
+) -> FloatArray:
+    """The time within which a share of equal requests has its first token."""
+    if reading.load == "backlog":
+        return mean_s
+    base_s = np.where(reading.is_beside, decode_s, 0.0)
+    at_once = _all_at_once_s(reading, base_s, prefill_s, (prefill_s - base_s) / reading.together)
+    passes = np.maximum(np.ceil(reading.places / reading.together), 1.0)
+    in_order = np.ceil(share * passes) / (0.5 * (passes + 1.0))
+    rounds = 1.0 - 1.0 / BENCHMARK_ROUNDS
+    later = np.maximum((mean_s - at_once / BENCHMARK_ROUNDS) / rounds, 0.0)
+    of_first = np.clip((share - rounds) * BENCHMARK_ROUNDS, 0.0, 1.0)
+    turns = np.maximum(later, np.ceil(of_first * passes) / (0.5 * (passes + 1.0)) * at_once)
+    return np.asarray(np.where(reading.is_beside & (passes > 1.0), turns, in_order * mean_s))

@@ -13,6 +13,7 @@ import pytest
 
 from costmodel.serving.arrivals import Curve, OpenLoop, Passes, Server, Stream, most_per_s, open_loop
 from costmodel.serving.model import ServingModel
+from costmodel.serving.percentiles import PERCENTILES, SHARES
 from costmodel.serving.plan import TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.workload import Arrivals, ServingError
 from tests.cases import mostly
@@ -57,6 +58,7 @@ class Measured:
     token: list[float]
     request: list[float]
     occupied: float
+    served_per_s: float
 
 
 def simulate(load: Load, requests: int, seed: int) -> Measured:
@@ -106,6 +108,7 @@ def simulate(load: Load, requests: int, seed: int) -> Measured:
         token=[x[1] for x in kept],
         request=[x[2] for x in kept],
         occupied=held / (clock - begun),
+        served_per_s=len(done) / clock,
     )
 
 
@@ -172,11 +175,69 @@ def answer(load: Load) -> tuple[float, float, OpenLoop]:
 def test_times_with_room(number: int) -> None:
     """Poisson arrivals and more places than are ever taken: within 10 %."""
     load = replace(drawn(number), variation=1.0, places=2000)
-    measured = simulate(load, 20000, number)
+    measured = simulate(load, 12000, number)
     first, request, found = answer(load)
     assert first == pytest.approx(statistics.fmean(measured.first), rel=0.1), load
     assert request == pytest.approx(statistics.fmean(measured.request), rel=0.1), load
     assert float(found.occupied[0]) == pytest.approx(measured.occupied, rel=0.1), load
+
+
+@mostly("fuzz", "number", range(100), quick=6)
+def test_the_most_that_a_server_bears(number: int) -> None:
+    """Three times as many requests come: so many are served. Answers of equal length would end together, and differ here."""
+    load = drawn(number)
+    load = replace(load, variation=1.0, output_variation=max(load.output_variation, 0.5))
+    most = float(most_per_s(server_of(load), stream_of(load))[0])
+    measured = simulate(replace(load, rate_per_s=3 * most), 4000, number)
+    assert most == pytest.approx(measured.served_per_s, rel=0.1), load
+
+
+def errors(load: Load, seed: int, requests: int = 20000) -> dict[str, float]:
+    """Relative errors of means and percentiles."""
+    measured, (first, request, found) = simulate(load, requests, seed), answer(load)
+    result = {
+        "ttft": first / statistics.fmean(measured.first) - 1,
+        "request": request / statistics.fmean(measured.request) - 1,
+    }
+    for name, share in SHARES.items():
+        for time, values in (("ttft", measured.first), ("tpot", measured.token), ("request", measured.request)):
+            percentile = float(found.percentiles[f"{time}_{name}_s"][0])
+            result[f"{time}_{name}_s"] = percentile / float(np.quantile(values, share)) - 1
+    return {name: abs(value) for name, value in result.items()}
+
+
+def kept(found: list[dict[str, float]], name: str) -> float:
+    """Share of loads with a mean or percentile within 10 %, a 99th one within 15 %."""
+    return statistics.fmean(row[name] < (0.15 if "p99" in name else 0.1) for row in found)
+
+
+def test_percentiles_of_one_load() -> None:
+    """All nine, of whole prompts beside the decoding."""
+    load = replace(drawn(4), variation=1.0, places=2000)
+    found = errors(load, 4, 9000)
+    assert all(error < (0.15 if "p99" in name else 0.1) for name, error in found.items()), found
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("group", range(10))
+def test_percentiles_with_room(group: int) -> None:
+    """Poisson arrivals and more places than are ever taken, ten loads at a time."""
+    loads = [(replace(drawn(n), variation=1.0, places=2000), n) for n in range(10 * group, 10 * group + 10)]
+    found = [errors(load, number) for load, number in loads]
+    assert statistics.fmean(kept(found, name) for name in PERCENTILES) >= 0.75
+    for name in PERCENTILES:
+        assert statistics.median(row[name] for row in found) < (0.15 if "p99" in name else 0.1), name
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("group", range(10))
+def test_loads_of_every_kind(group: int) -> None:
+    """Bursts, and few places: of 20 random loads below 90 % of the most, most means are within 10 %, and percentiles in the median."""
+    found = [errors(drawn(number), number) for number in range(20 * group, 20 * group + 20)]
+    assert kept(found, "request") >= 0.8
+    assert kept(found, "ttft") >= 0.6
+    for name in PERCENTILES:
+        assert statistics.median(row[name] for row in found) < (0.2 if "p99" in name else 0.1), name
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------------
@@ -212,11 +273,14 @@ def test_few_requests_are_alone_in_the_system() -> None:
 
 
 def test_the_most_is_what_a_full_server_serves() -> None:
-    """More requests than places in flight, each followed by the next: as many per second as the open loop bears."""
+    """More requests than places in flight, each followed by the next: as many per second as the open loop bears.
+
+    The closed form of a full server reads a whole number of prompts in every pass that reads.
+    """
     found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
     batch = ServingBatch.from_plans(PLANS)
     full, (open_, _) = found.evaluate(batch), served(1e-3)
-    np.testing.assert_allclose(open_.most_requests_per_s, full.most_requests_per_s, rtol=0.06)
+    np.testing.assert_allclose(open_.most_requests_per_s, full.most_requests_per_s, rtol=0.07)
     assert np.all(full.most_requests_per_s >= full.requests_per_s)
     assert full.occupied_places.tolist() == batch.max_batch.tolist()
 
@@ -249,6 +313,23 @@ def test_times_grow_with_the_rate_and_end_at_the_most() -> None:
         assert np.all(np.isinf(times["ttft_s"]) & np.isinf(times["tpot_s"]) & np.isinf(times["request_s"]))
         np.testing.assert_allclose(times["requests_per_s"], few.most_requests_per_s)
         assert not any(np.any(np.isnan(value) | (value < 0)) for value in times.values())
+
+
+def test_percentiles_are_in_order() -> None:
+    """At any rate, under any load, each is at least the one before; equal requests of a backlog have one time."""
+    found = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=1e-3))
+    batch = ServingBatch.from_plans([*PLANS, P(prefill_dp=2, dp=2, max_batch=64)])
+    few = found.times(ServingBatch.from_plans(PLANS), np.full(len(PLANS), 1e-3))
+    answers = [found.times(ServingBatch.from_plans(PLANS), share * few["most_requests_per_s"]) for share in (0.01, 0.2)]
+    for load in ("traffic", "benchmark", "backlog"):
+        work = replace(found.workload, load=load)
+        answers.append(ServingModel.build(work, found.cluster, found.assumptions).times(batch))
+    for times in answers:
+        for name in ("ttft", "tpot", "request"):
+            p50, p90, p99 = (times[f"{name}_{p}_s"] for p in SHARES)
+            assert np.all((p50 <= p90 * (1 + 1e-6)) & (p90 <= p99 * (1 + 1e-6))), name
+            assert np.all((p50 >= 0) & (p99 >= 0.5 * times[f"{name}_s"])), name
+    np.testing.assert_allclose(answers[-1]["ttft_p99_s"], answers[-1]["ttft_p50_s"])
 
 
 def test_parts_add_up_at_a_rate() -> None:
