@@ -23,8 +23,9 @@ r is the rest of the pass under way, and the second term the queue that passes o
 L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). For P = 1 the wait is that of M/D/c, with one group u s / (2 (1 - u)).
 Who waits sends nothing, and one of N requests finds the stations as the N - 1 others leave them (M. Reiser and S. S. Lavenberg, Mean-value
 analysis of closed multichain queuing networks, J. ACM 27, 1980): the last `_STEPS` requests are added one by one, with no more others in a
-pass than each group has. The b / D that end in one decoding pass come together: half of them are ahead, and those beyond one per group
-share a pass.
+pass than each group has. The b / D that end in one decoding pass come together: half of them are ahead, those beyond one per
+group share a pass, and they find c / (1 + b / 2 D) groups (Hayward's approximation for arrivals in clumps; A. A. Fredericks, Congestion in
+blocking systems - a simple approximation technique, Bell System Technical Journal 59, 1980).
 
 *Equal requests that come at once* ("benchmark"). In the first of ten rounds N / (c P) passes read them one after the other. They come back
 as they were read, and wait then only for a pool that is too slow for them. Under "backlog" the first round does not count.
@@ -230,7 +231,7 @@ def _random(at: Stations) -> Flow:
         left_s = np.maximum(left_s, requests / at.most_per_s - rest_s - decode_s - queue.reached * queue.rest_s)
         rate = requests / (wait_s + rest_s + decode_s)
         # Passes that prompts share would swing with the rate.
-        used = np.where(at.most > 1, 0.5 * (used + rate), rate)
+        used = np.where((at.most > 1) & (used > 0), 0.5 * (used + rate), rate)
         decoding = rate * decode_s
     return Flow(rate_per_s=rate, wait_s=wait_s, read=queue.read, decode_s=decode_s, sequences=decoding / at.decoders)
 
@@ -286,7 +287,8 @@ class _Queue:
         """Find what a rate of arrivals leads to, where so many others are being read or wait for it, and so many come together."""
         come = rate / at.groups
         mates = np.minimum(at.most - 1.0, others / at.groups)
-        servers = np.sqrt(2.0 * (at.groups + 1.0)) - 1.0
+        # Arrivals in clumps find fewer servers: c over their peakedness (Hayward).
+        servers = np.sqrt(2.0 * (np.maximum(at.groups / (1.0 + 0.5 * company), 1.0) + 1.0)) - 1.0
         full_s, slope = at.pass_s(at.most), at.added_s / at.together
         found = come * at.one_s
         for _ in range(_NEWTON):
