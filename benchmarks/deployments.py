@@ -30,7 +30,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- served networks: python benchmarks/deployments.py --write -->", "<!-- end of the served networks -->"
 # Of one pass, tried for all engines alike.
 OVERHEADS_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1.25e-3, 1.5e-3, 2e-3)
-FITTED_S = 1e-3  # in configs/frameworks
+FITTED_S = 0.75e-3  # in configs/frameworks
 APART = 1.1  # pairs that differ by less say nothing about an order
 # Mean absolute errors in % of the time per token and to the first one, measured by others.
 PEERS = (

@@ -46,6 +46,8 @@ def deployment(row: Row) -> Cells:
         _degrees(row, cells, "", "", of_all="gpus")
     cells.put("prompt", row.count("isl"))
     cells.put("output", row.count("osl"))
+    # InferenceX draws lengths from 80 to 100 % of those it states; runs in house have them all alike.
+    cells.put("shortest", None if row.text("dataset_group").startswith("in-house") else 0.8)
     cells.numbers(row, "ttft_ms", "tpot_ms")
     return cells
 

@@ -147,6 +147,7 @@ class GroupTimes:
 
     cluster: Cluster
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
+    in_engines: bool = False  # by kernels of serving engines, too
     _known: _Known = field(default_factory=_Known, repr=False, compare=False)
 
     def changed(self, cluster: Cluster, assumptions: MeshAssumptions) -> GroupTimes:
@@ -155,7 +156,8 @@ class GroupTimes:
             self.cluster.levels,
             self.cluster.memory_bandwidth_bytes_per_s,
         )
-        return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
+        known = self._known if is_alike else _Known()
+        return GroupTimes(cluster=cluster, assumptions=assumptions, in_engines=self.in_engines, _known=known)
 
     def places(self, batch: MeshBatch) -> IntArray:
         """Where the groups of plans lie, (n,): what they use of every domain, and how many ranks there are; 0: as well as can be."""
@@ -319,7 +321,8 @@ class GroupTimes:
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         here, at_best = self._spans(keys)
         found = []
-        for name, protocol in library_calls(operation, self.cluster.library):
+        libraries = (self.cluster.library, *(["engine"] if self.in_engines else []))
+        for name, protocol in library_calls(operation, *libraries):
             real, least = (self._law(operation, name, protocol, where) for where in (here, at_best))
             most = here.size * protocol.most_bytes
             found.append((*(np.maximum(a, b) for a, b in zip(real, least, strict=True)), most))

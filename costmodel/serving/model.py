@@ -351,6 +351,7 @@ def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
         rounds=batch.groups * (model.workload.decode_passes + np.where(mixed, pieces, 0)),
         is_beside=mixed,
         load=model.workload.load,
+        ahead=model.assumptions.passes_ahead,
     )
 
 
@@ -659,10 +660,13 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
     cluster = cluster_with(model.cluster, values)
     overhead_s = model.assumptions.kernel_overhead_s * values.get("launch_overhead", 1.0)
     host_s = model.assumptions.pass_overhead_s * values.get("host_launch", 1.0)
-    assumptions = replace(model.assumptions, kernel_overhead_s=overhead_s, pass_overhead_s=host_s)
+    exchange_s = model.assumptions.exchange_overhead_s * values.get("launch_overhead", 1.0)
+    assumptions = replace(
+        model.assumptions, kernel_overhead_s=overhead_s, exchange_overhead_s=exchange_s, pass_overhead_s=host_s
+    )
     timer = replace(
         model.timer,
-        groups=GroupTimes(cluster=cluster),
+        groups=GroupTimes(cluster=cluster, in_engines=True),
         assumptions=assumptions,
         device=replace(cluster.device, launch_overhead_s=overhead_s),
     )

@@ -23,6 +23,10 @@ own, and R rounds of a benchmark:
     benchmark, beside:  the same in the first of R rounds; after that the first pass of B / P waits for one that reads nothing, every other
                         for the one before it: wait = d P / B + t (1 - P / B); the last may read fewer
 
+An engine that prepares passes while its device works (`ahead`) cannot let a request join those: it waits for A passes more, of the kinds
+that the same rules say. Beside: wait = (1 + A) (d + a' c) + q t, and A more passes in a cycle; on their own those come in between that end
+in (1 + A) passes; benchmark: the first pass waits for 1 + A that read nothing, the second for A, and so on.
+
 q, in passes, is the wait for P servers of a queue with random arrivals and equal services of m passes (H. Sakasegawa, An approximation
 formula L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). The tests check all four against simulations pass by pass.
 """
@@ -61,6 +65,8 @@ class Reading:
     is_beside : array
         Prompts are read beside the decoding.
     load : "traffic", "benchmark" or "backlog"
+    ahead : float
+        Passes that are prepared beside the one under way, which a request that comes cannot join.
     """
 
     places: IntArray
@@ -69,12 +75,13 @@ class Reading:
     rounds: IntArray
     is_beside: BoolArray
     load: Load = "traffic"
+    ahead: float = 0.0
 
     @property
-    def waits(self) -> IntArray:
-        """Passes beside which a request waits for its first one: the one that has begun when it comes."""
+    def waits(self) -> FloatArray:
+        """Passes beside which a request waits for its first one: the one that has begun when it comes, and those prepared."""
         comes_late = self.is_beside & (self.places > 1) & (self.load != "backlog")
-        return np.where(comes_late, 1, 0)
+        return np.where(comes_late, 1.0 + self.ahead, 0.0)
 
     @property
     def arrivals(self) -> FloatArray:
@@ -136,8 +143,15 @@ def queue_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray) -> tu
         first = np.minimum(reading.together / reading.places, 1.0)
         left = reading.places % reading.together  # in the last pass
         fewer = left * (reading.together - left) / reading.places
-        in_turn = first * decode_s + (1.0 - first) * prefill_s - fewer * added_s
-        later = np.where(reading.is_beside & (first < 1.0), in_turn, at_once)
+        # Group n of those that share passes ends n m passes after the first, and waits for the passes that read nothing as long as any
+        # request is being answered.
+        waited, apart = 1.0 + reading.ahead, reading.pieces
+        most = np.minimum(waited, (np.ceil(reading.places / reading.together) - 1.0) * apart)
+        shares = [np.clip(1.0 - n * first, 0.0, first) for n in range(int(waited))]
+        plain = sum(share * np.maximum(most - n * apart, 0.0) for n, share in enumerate(shares))
+        reads = waited - sum(share * np.maximum(waited - n * apart, 0.0) for n, share in enumerate(shares))
+        in_turn = plain * decode_s + reads * prefill_s - fewer * added_s
+        later = np.where(reading.is_beside, in_turn, at_once)
         wait_s = at_once / BENCHMARK_ROUNDS + later * (1.0 - 1.0 / BENCHMARK_ROUNDS)
     else:
         beside_s, share = _beside_s(reading, decode_s, prefill_s, added_s)
@@ -158,10 +172,11 @@ def _beside_s(
     reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     passes = _passes_waited(reading)
-    others = (reading.places - 1) / (reading.rounds + 1.0 + passes)
+    others = (reading.places - 1) / (reading.rounds + reading.waits + passes)
     carried = np.minimum(others * reading.pieces, reading.most)  # prompts, or pieces of one, in a pass
     own = np.where(reading.pieces > 1, reading.together, 1.0 + np.minimum(others, reading.most - 1.0))
-    return np.asarray(decode_s + carried * added_s + passes * prefill_s), np.minimum(own / reading.together, 1.0)
+    under_way_s = (1.0 + reading.ahead) * (decode_s + carried * added_s)
+    return np.asarray(under_way_s + passes * prefill_s), np.minimum(own / reading.together, 1.0)
 
 
 def _passes_waited(reading: Reading) -> FloatArray:
@@ -175,7 +190,7 @@ def _passes_waited(reading: Reading) -> FloatArray:
     power = np.sqrt(2.0 * (most + 1.0)) - 1.0
 
     def queued(others: FloatArray, waited: FloatArray) -> FloatArray:
-        busy = np.minimum(others / (reading.rounds + 1.0 + waited) * pieces / most, 1.0)
+        busy = np.minimum(others / (reading.rounds + 1.0 + reading.ahead + waited) * pieces / most, 1.0)
         return np.asarray(busy * waited + busy**power * pieces / (2.0 * most))
 
     others = np.maximum(reading.places - 1.0 - _STEPS, 0.0)
@@ -192,12 +207,14 @@ def _passes_waited(reading: Reading) -> FloatArray:
 def _on_their_own_s(reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray) -> FloatArray:
     a = np.maximum(np.minimum(reading.arrivals, reading.places) * (reading.places - 1) / reading.places, 1e-9)
     first = a / -np.expm1(-a)  # of those that end in a pass in which any does
-    one_after_other = 0.5 * (first * (2.0 + a) + 2.0 * first * a + a * (2.0 + a)) / (first + a)
+    later = (1.0 + reading.ahead) * a  # until they are read
+    one_after_other = 0.5 * (first * (2.0 + a) + 2.0 * first * later + later * (2.0 + later)) / (first + later)
     # Prompts of one pass are done when the last of them is.
     shared = 0.5 * (np.minimum(reading.most, 1.0 + a) - 1.0)
     prompts = np.minimum(one_after_other + shared, reading.places)
     decode_s = np.where(reading.rounds > 0, decode_s, 0.0)
-    return np.asarray(first / (first + a) * decode_s + (prompts * added_s - prefill_s) * reading.pieces)
+    before_s = (1.0 + reading.ahead) * (first + 0.5 * reading.ahead * a) / (first + later) * decode_s
+    return np.asarray(before_s + (prompts * added_s - prefill_s) * reading.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +278,8 @@ def full_percentiles(
     base_s = np.where(reading.is_beside, decode_s, 0.0)
     added_s = np.maximum(prefill_s - base_s, 0.0) / reading.together
     prompt_s = np.minimum(reading.pieces * added_s, times.ttft_s - times.queue_s)
-    # Beside the decoding a request waits for a whole pass; prompts of others, which differ in number, come on top.
-    excess = np.maximum(times.queue_s - base_s, 0.0)
+    # Beside the decoding a request waits for whole passes; prompts of others, which differ in number, come on top.
+    excess = np.maximum(times.queue_s - (1.0 + reading.ahead) * base_s, 0.0)
     busy = np.minimum(reading.arrivals * reading.pieces / reading.most, 1.0)
     variance = excess * added_s + excess**2 * np.where(reading.is_beside, busy**2, 0.25)
     variance = np.where(reading.places == 1, 0.0, variance)

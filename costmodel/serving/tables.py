@@ -164,7 +164,9 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
         product(own, np.full_like(own, d), np.full_like(own, float(p.experts)), one),
         # Softmax, choice and normalisation of the scores, in a kernel each.
         plain(10.0 * own * p.experts, 4.0 * own * p.experts, launches=3),
-        plain(0.0 * moved, moved, routed=True),
+        # Tokens are sorted by expert in three kernels before they are copied (TensorRT-LLM, threeStepBuildExpertMapsSortFirstToken; vLLM,
+        # moe_align_block_size, and SGLang after it).
+        plain(0.0 * moved, moved, launches=4, routed=True),
         *network(rows, width, count),
         plain(2.0 * rows * d, moved, routed=True),
     ]
@@ -421,7 +423,7 @@ class ModuleTimer:
         return cls(
             workload=workload,
             modules=modules,
-            groups=GroupTimes(cluster=cluster),
+            groups=GroupTimes(cluster=cluster, in_engines=True),
             assumptions=assumptions,
             device=replace(cluster.device, launch_overhead_s=assumptions.kernel_overhead_s),
             layers=tuple(at_one_position(layer) for layer in graph.layers),
@@ -429,8 +431,12 @@ class ModuleTimer:
         )
 
     def exchange_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
-        """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart; every replica starts in a domain of its own."""
-        return np.asarray(self.groups.time_s(operation, self.groups.find(size, stride, size * stride), message_bytes))
+        """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart; every replica starts in a domain of its own.
+
+        It is a kernel of the pass. Where devices can read one another's memory, engines sum small messages by kernels of their own.
+        """
+        found = self.groups.time_s(operation, self.groups.find(size, stride, size * stride), message_bytes)
+        return np.asarray(np.where(size > 1, found + self.assumptions.exchange_overhead_s, found))
 
     # -- times ------------------------------------------------------------------------------------------------------
 
@@ -501,10 +507,11 @@ class ModuleTimer:
         )
         cast: FloatArray | float = 0.0
         if kernel.gemm is not None and precision.narrows(layer):
-            # Rows are read as activations and written narrow, which the product reads.
+            # Rows are read as activations and written narrow by a kernel before the product, which reads them so.
             inputs = kernel.flop / (2.0 * kernel.gemm[1])
             moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
             cast = inputs * (precision.activation_bytes + precision.operand.bytes) / self.device.stream_bytes_per_s
+            cast = cast + self.device.launch_overhead_s
         time = kernel_time_s(
             self.device,
             precision.compute if precision.narrows(layer) else precision.plain.name,
@@ -514,7 +521,8 @@ class ModuleTimer:
             algorithm=kernel.algorithm,
             tiling=kernel.tiling,
             launches=kernel.launches,
-            in_step=True,  # a full server never rests, as a training step does not
+            # Between element-wise kernels lie the same casts and copies as in a training step; beside products no gradients are exchanged.
+            in_step=kernel.gemm is None,
         )
         if layer.kind in _FUSED:
             time = time - kernel.launches * self.device.launch_overhead_s

@@ -58,7 +58,7 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
 # Of a kernel that is timed alone: in a training step the host launches it while others run (NVIDIA/nccl, src/graph/tuning.cc, baseLat).
 # Serving engines replay theirs in a graph.
 _LAUNCH_S = 6.6e-6
-_REPLAY_S = ServingAssumptions().kernel_overhead_s
+_REPLAY_S = ServingAssumptions().exchange_overhead_s
 
 
 # Multiprocessors that engines give to the exchange of tokens at least; with fewer it starves (DeepEP, README: 24, SGLang: 20).

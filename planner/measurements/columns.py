@@ -384,6 +384,13 @@ _ALL = (
     _count(
         "prefill_etp", "tensor parallel degree inside an expert of theirs", "what `prefill_ep` leaves of `prefill_tp`"
     ),
+    _number_of(
+        "shortest",
+        "share",
+        "shortest prompt and answer over the stated ones; lengths are drawn evenly from there on",
+        "1",
+        1.0,
+    ),
     # what was measured
     _time("step_time_ms", "a step"),
     _number_of("tokens_per_s_per_gpu", "tokens/s", "throughput of one device"),

@@ -1,8 +1,9 @@
 """Rows of served networks: time to the first token and time per token after it, of so many requests in flight.
 
-What a row leaves open is what its engine does unless told otherwise (`costmodel.framework.Defaults.prefill`): how many tokens of prompts a
-pass reads, which is what engines take on an H100 and larger devices, and whether it decodes beside them; where it does not, longer prompts
-are read in one pass here. The cache is in 16 bits unless the row says otherwise. Every replica has its share of the requests.
+Lengths are means: of those that are drawn (`shortest`), halfway. What a row leaves open is what its engine does unless told otherwise
+(`costmodel.framework.Defaults.prefill`): how many tokens of prompts a pass reads, which is what engines take on an H100 and larger devices,
+and whether it decodes beside them; where it does not, longer prompts are read in one pass here. The cache is in 16 bits unless the row says
+otherwise. Every replica has its share of the requests.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ def _asked(row: Row) -> _Deployment:
         if row.count(name) is None:
             raise RowSkipped(f"no {name} is stated", needs=((name,),))
     prompt, output, concurrency = row.counts("prompt", "output", "concurrency")
+    shortest = row.number("shortest")
+    mean = 1.0 if shortest is None else (1.0 + shortest) / 2.0
+    prompt, output = (max(round(mean * tokens), 1) for tokens in (prompt, output))
     framework, machine = framework_of_row(row), machine_of(row)
     if framework.name and not framework.serves:
         raise RowSkipped(f"framework {framework.name} trains networks and serves none")

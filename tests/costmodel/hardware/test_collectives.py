@@ -256,6 +256,9 @@ def test_engines_read_the_memory_of_one_another() -> None:
     assert two == pytest.approx(2 * (0.18e-6 + 6 * 0.04e-6 + 7 / 8 * 1e3 / 75e9), rel=1e-12)
     where = span(here, 8, 1)
     assert float(library_s("all_reduce", 1e3, where, here, in_engines=True)) == one
+    groups = GroupTimes(cluster=here, in_engines=True)
+    eight = groups.find(np.array([8]), np.array([1]), np.array([0]))
+    assert groups.time_s("all_reduce", eight, np.array([1e3]))[0] == pytest.approx(one, rel=1e-9)
     assert float(library_s("all_reduce", 1e3, where, here)) > one
     assert math.isinf(by_protocol("all_reduce", "one-shot", 1e3, here, 16)["read"])
 

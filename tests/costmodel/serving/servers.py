@@ -17,7 +17,12 @@ IDEAL = Efficiency(
     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0, split_depth=1
 )
 NO_OVERHEAD = ServingAssumptions(
-    kernel_overhead_s=0.0, pass_overhead_s=0.0, memory_utilisation=1.0, page_tokens=1.0, expert_spread=0.0
+    kernel_overhead_s=0.0,
+    exchange_overhead_s=0.0,
+    pass_overhead_s=0.0,
+    memory_utilisation=1.0,
+    page_tokens=1.0,
+    expert_spread=0.0,
 )
 
 

@@ -26,6 +26,7 @@ class Server:
     decode_s: float
     added_s: float  # a prompt's piece to a pass
     beside: bool
+    ahead: int = 0  # passes that are prepared beside the one under way
     clock: float = 0.0
     passed: int = 0  # passes that decode
     waiting: deque[list[float]] = field(default_factory=deque)  # arrival, pieces left
@@ -38,14 +39,15 @@ class Server:
         ``spread`` of the length of answers, uniform; a request that ends is followed by the next one just after the next pass began.
         """
         draw, sent, number = random.Random(seed), 0, 0
-        arriving: list[list[float]] = []
+        # Those that came beside a pass, and before that beside each one prepared already.
+        coming: deque[list[list[float]]] = deque([] for _ in range(1 + self.ahead))
         for _ in range(self.places):
             self.waiting.append([0.0, self.pieces])
             sent += 1
         while len(self.first_tokens_s) < requests:
             if not (self.waiting or self.running):  # nothing is under way that a request could wait for
-                self.waiting.extend(arriving)
-                arriving = []
+                self.waiting.extend(arrival for arrivals in coming for arrival in arrivals)
+                coming = deque([] for _ in coming)
             read, done = 0, []
             while self.waiting and read < self.most:
                 self.waiting[0][1] -= 1
@@ -54,13 +56,13 @@ class Server:
                     done.append(self.waiting.popleft()[0])
             decodes = self.beside or not read
             self.clock += (self.decode_s if decodes else 0.0) + read * self.added_s
-            self.waiting.extend(arriving)
-            arriving = []
+            self.waiting.extend(coming.popleft())
+            coming.append([])
             if decodes:
                 self.passed += 1
             while self.running and self.running[0][0] <= self.passed:
                 heapq.heappop(self.running)
-                arriving.append([self.clock, self.pieces])
+                coming[-1].append([self.clock, self.pieces])
                 sent += 1
             for arrival in done:
                 self.first_tokens_s.append(self.clock - arrival)
@@ -80,6 +82,7 @@ def closed_form(server: Server, *, is_benchmark: bool) -> float:
         rounds=(server.rounds + (server.pieces if server.beside else 0)) * one,
         is_beside=np.array([server.beside]),
         load="benchmark" if is_benchmark else "traffic",
+        ahead=server.ahead,
     )
     together = int(reading.together[0])
     prefill_s = (server.decode_s if server.beside else 0.0) + together * server.added_s
@@ -100,6 +103,7 @@ def drawn(number: int, *, beside: bool) -> Server | None:
         decode_s=2 ** draw.uniform(-7, -5),
         added_s=2 ** draw.uniform(-8, -3),
         beside=beside,
+        ahead=draw.choice((0, 1)),
     )
     busy = server.places * pieces / server.most / (server.rounds + pieces + 1)
     return server if busy < 0.9 else None

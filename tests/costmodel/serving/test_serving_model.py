@@ -30,7 +30,7 @@ from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
 from planner.files.loading import load_framework
 from planner.importers.networks import load_model
-from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model, prompt_s
+from tests.costmodel.serving.servers import IDEAL, NO_OVERHEAD, P, cluster, costs_of, large, model, prompt_s
 from tests.networks import spec
 from tests.strategies.mesh.networks import decoder, workload_of
 
@@ -67,24 +67,50 @@ def test_prefill_of_a_compute_bound_prompt_is_two_flop_per_weight_and_token() ->
 
 
 def test_tensor_parallelism_divides_the_weights_and_adds_reductions() -> None:
-    """Per pass an all-reduce of 4096 x 2 bytes after the embedding and twice per block: over 2 devices a ring of 2 steps, 2a + B/G.
+    """Per pass an all-reduce of 4096 x 2 bytes after the embedding and twice per block, in which 2 devices read one another: a + B/G.
 
-    NCCL sends so little in LL: 0.18 of the latency, and 0.38 of the rate.
+    Engines wait for a flag, 0.18 of the latency, and read at 0.75 of the rate; NCCL gathers logits in LL, at 0.18 and 0.38.
     """
     one, two = (costs_of(model(large()), P(tp=tp)) for tp in (1, 2))
     assert float(two.decode_compute_s[0]) == pytest.approx(float(one.decode_compute_s[0]) / 2, rel=0.01)
-    reductions = (1 + 2 * 4) * (2 * 0.18e-6 + 4096 * 2 / 38e9)
+    reductions = (1 + 2 * 4) * (0.18e-6 + 4096 * 2 / 75e9)
     gathered = float(two.decode_tp_s[0]) - reductions
     assert gathered == pytest.approx(0.18e-6 + 32000 / 2 * 2 / 38e9, rel=1e-3)  # the other half of the logits
     assert not one.decode_tp_s[0]
     assert not one.decode_pp_s[0]
 
 
+@pytest.mark.parametrize(("tp", "exchanges"), [(1, 0), (2, 1 + 2 * 4 + 1)])
+def test_every_collective_is_a_kernel(tp: int, exchanges: int) -> None:
+    """The all-reduces, and the gathering of the logits."""
+    waits = [replace(NO_OVERHEAD, exchange_overhead_s=s) for s in (0.0, 1.0)]
+    found = [float(costs_of(model(large(), assumptions=a), P(tp=tp)).decode_tp_s[0]) for a in waits]
+    assert found[1] - found[0] == pytest.approx(exchanges, rel=1e-6)
+
+
+def test_products_keep_their_rate_beside_nothing() -> None:
+    """What a training step exchanges beside its products (`step_fraction`) a server does not; casts and copies it has, too."""
+    limited = [cluster(peak=1e12, efficiency=replace(IDEAL, step_fraction=share)) for share in (0.5, 1.0)]
+    slow, full = (costs_of(model(large(), where=where), P(tp=1)).prefill_compute_s[0] for where in limited)
+    assert float(slow) == float(full)
+
+
+def test_casts_of_narrow_weights_are_kernels() -> None:
+    """Four products of each of four blocks in fp8: what enters them is cast before."""
+    kernels = replace(NO_OVERHEAD, kernel_overhead_s=1.0)
+    wide, narrow = (
+        float(costs_of(model(large(), assumptions=kernels, weights=weights), P(tp=1)).decode_compute_s[0])
+        for weights in ("bf16", "fp8")
+    )
+    assert round(narrow - wide) == 4 * 4
+
+
 def test_small_reductions_are_dominated_by_latency() -> None:
     slow = costs_of(model(large(), where=cluster(latency=50e-6)), P(tp=8))
     fast = costs_of(model(large(), where=cluster(latency=1e-6)), P(tp=8))
-    # 14 steps of NCCL's LL, at 0.18 of the latency, for each of at least 9 all-reduces.
-    assert float(slow.decode_tp_s[0] - fast.decode_tp_s[0]) >= 9 * 14 * 0.18 * 49e-6 * 0.999
+    # One flag at 0.18 of the latency and 6 more at 0.04, for each of 9 all-reduces; one step of LL and 6 more messages for the logits.
+    flags = 9 * (0.18 + 6 * 0.04) + 7 * 0.18
+    assert float(slow.decode_tp_s[0] - fast.decode_tp_s[0]) == pytest.approx(flags * 49e-6, rel=0.02)
 
 
 def test_cache_fills_memory_linearly_in_the_batch() -> None:
