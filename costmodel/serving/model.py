@@ -258,7 +258,7 @@ class ServingModel:
         timer = replace(
             self.timer,
             workload=workload,
-            groups=GroupTimes(cluster=cluster),
+            groups=GroupTimes(cluster=cluster, in_engines=True),
             device=replace(cluster.device, launch_overhead_s=self.assumptions.kernel_overhead_s),
         )
         return replace(self, workload=workload, cluster=cluster, timer=timer, prefill_cluster=None)
@@ -548,7 +548,7 @@ def _cycle_s(
     ttft_s: FloatArray,
     reading: Reading,
     *,
-    waits: IntArray | int,
+    waits: FloatArray | int,
 ) -> tuple[FloatArray, FloatArray]:
     """Time in which every place of a replica serves one request, and what of it a prompt waits where all passes read.
 

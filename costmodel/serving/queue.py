@@ -172,7 +172,7 @@ def _beside_s(
     reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, added_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     passes = _passes_waited(reading)
-    others = (reading.places - 1) / (reading.rounds + reading.waits + passes)
+    others = (reading.places - 1) / (reading.rounds + 1.0 + reading.ahead + passes)
     carried = np.minimum(others * reading.pieces, reading.most)  # prompts, or pieces of one, in a pass
     own = np.where(reading.pieces > 1, reading.together, 1.0 + np.minimum(others, reading.most - 1.0))
     under_way_s = (1.0 + reading.ahead) * (decode_s + carried * added_s)

@@ -77,6 +77,8 @@ class WeightedKernel:
         Where the kernel runs at all.
     routed : bool
         Its tokens come from all replicas that share experts.
+    narrow : array of bool
+        Where its inputs come in the format of the weights, so that no kernel casts them.
     """
 
     kernel: Kernel
@@ -84,6 +86,7 @@ class WeightedKernel:
     cached: FloatArray
     runs: BoolArray
     routed: bool = False
+    narrow: BoolArray | bool = False
 
 
 def at_one_position(layer: Layer) -> Layer:
@@ -120,12 +123,18 @@ def expected_experts(
     return np.asarray(np.clip(held * (1.0 - missed), np.minimum(held, 1.0), held))
 
 
-def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[WeightedKernel]:
+def mixture_kernels(
+    layer: Layer, keys: PassKeys, spread: float = 0.0, packed: BoolArray | bool = False
+) -> list[WeightedKernel]:
     """Router, dispatch, the experts that are hit, combination, and shared experts.
 
     The shared experts are split over all tp ranks like a dense pair of matrices. Experts of one replica find its tokens on all its
     tensor-parallel ranks; experts shared by replicas get them by an all-to-all in which every rank sends its part of the tokens. The
     rank that gets most of them, by the ``spread`` of the experts' loads, is the one that counts.
+
+    Where they come ``packed`` by an all-to-all they are sorted by expert and narrow, and the activation inside casts what it writes
+    (DeepEP's low-latency kernels, FP8 dispatching; SGLang's silu_and_mul_masked_post_quant). Elsewhere three kernels sort them first
+    (TensorRT-LLM, threeStepBuildExpertMapsSortFirstToken; vLLM, moe_align_block_size, and SGLang after it).
     """
     p, d = layer.params, float(layer.output_shape[0])
     tokens, sharing = keys.rows, keys.sharing
@@ -135,7 +144,7 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
     count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens, spread), rows)
     width = np.ceil(p.ffn / keys.etp)
     everywhere, one = tokens > 0, np.ones_like(tokens)
-    moved = (own + rows) * d
+    moved, none = (own + rows) * d, 0.0 * tokens
 
     def product(m: FloatArray, inputs: FloatArray, outputs: FloatArray, number: FloatArray) -> WeightedKernel:
         weights = number * inputs * outputs
@@ -145,10 +154,18 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
             gemm=(m / number, outputs, inputs),
             tiling="library" if number is one else "grouped",
         )
-        return WeightedKernel(kernel=kernel, weights=weights, cached=0.0 * m, runs=everywhere, routed=number is not one)
+        shared = number is not one
+        return WeightedKernel(
+            kernel=kernel,
+            weights=weights,
+            cached=0.0 * m,
+            runs=everywhere,
+            routed=shared,
+            narrow=packed if shared else False,
+        )
 
     def plain(flop: FloatArray, elements: FloatArray, launches: int = 1, *, routed: bool = False) -> WeightedKernel:
-        kernel, none = Kernel(flop=flop, elements=elements, launches=launches), 0.0 * elements
+        kernel = Kernel(flop=flop, elements=elements, launches=launches)
         return WeightedKernel(kernel=kernel, weights=none, cached=none, runs=everywhere, routed=routed)
 
     def network(m: FloatArray, inner: FloatArray, number: FloatArray) -> list[WeightedKernel]:
@@ -164,9 +181,8 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
         product(own, np.full_like(own, d), np.full_like(own, float(p.experts)), one),
         # Softmax, choice and normalisation of the scores, in a kernel each.
         plain(10.0 * own * p.experts, 4.0 * own * p.experts, launches=3),
-        # Tokens are sorted by expert in three kernels before they are copied (TensorRT-LLM, threeStepBuildExpertMapsSortFirstToken; vLLM,
-        # moe_align_block_size, and SGLang after it).
-        plain(0.0 * moved, moved, launches=4, routed=True),
+        replace(plain(none, none, launches=3, routed=True), runs=everywhere & np.logical_not(packed)),
+        plain(none, moved, routed=True),
         *network(rows, width, count),
         plain(2.0 * rows * d, moved, routed=True),
     ]
@@ -477,7 +493,7 @@ class ModuleTimer:
         if layer.kind in ATTENTION:
             kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
         elif layer.kind == "moe":
-            kernels = mixture_kernels(layer, keys, self.assumptions.expert_spread)
+            kernels = mixture_kernels(layer, keys, self.assumptions.expert_spread, packed=self._is_sent(keys))
         elif layer.kind == _SAMPLED:
             kernels = [sampling_kernel(layer, rows, self.workload.precision.activation_bytes)]
         else:
@@ -511,7 +527,7 @@ class ModuleTimer:
             inputs = kernel.flop / (2.0 * kernel.gemm[1])
             moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
             cast = inputs * (precision.activation_bytes + precision.operand.bytes) / self.device.stream_bytes_per_s
-            cast = cast + self.device.launch_overhead_s
+            cast = np.where(item.narrow, 0.0, cast + self.device.launch_overhead_s)
         time = kernel_time_s(
             self.device,
             precision.compute if precision.narrows(layer) else precision.plain.name,
@@ -580,6 +596,11 @@ class ModuleTimer:
         gathers = np.where(apart & self._in_node(keys), self.assumptions.node_gathers, 0.0)
         sent_s = gathers * self._gather_s(layer, keys) + (1.0 - gathers) * (trade + shared)
         return (1.0 - self.assumptions.ep_overlap) * sent_s
+
+    def _is_sent(self, keys: PassKeys) -> BoolArray:
+        """Whether each token is sent to its experts, which other replicas share."""
+        gathers = self._in_node(keys) & (self.assumptions.node_gathers > 0.0)
+        return np.asarray((keys.sharing > 1) & ~gathers)
 
     def _in_node(self, keys: PassKeys) -> BoolArray:
         """Whether the ranks that share experts are inside one node, in which tokens can be gathered."""

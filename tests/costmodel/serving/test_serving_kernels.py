@@ -72,12 +72,22 @@ def test_a_mixture_reads_the_experts_that_are_hit_and_computes_every_token() -> 
 def test_experts_over_ranks_share_tokens_and_weights() -> None:
     """ep 4 in one replica of tp 4: a rank holds 2 experts and gets a quarter of the 2 x 64 token copies."""
     whole, share = (mixture_kernels(moe(), keys(decodes=64)), mixture_kernels(moe(), keys(tp=4, ep=4, decodes=64)))
-    up = 3  # after router, choice and dispatch
+    up = 4  # after router, choice, sorting and dispatch
+    assert float(whole[up].weights[0]) > 0
     assert float(whole[up].weights[0]) == pytest.approx(4 * float(share[up].weights[0]), rel=1e-6)
     assert float(whole[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
     # Shared by 4 replicas of 64 sequences, the same experts see four times as many tokens.
     shared = mixture_kernels(moe(), keys(ep=4, decodes=64))
     assert float(shared[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
+
+
+def test_tokens_sent_by_an_all_to_all_come_sorted_and_narrow() -> None:
+    """Else three kernels sort them, beside three of the choice, dispatch, two products, activation and combination."""
+    for packed, sorting in ((False, 3), (True, 0)):
+        kernels = mixture_kernels(moe(), keys(ep=4, decodes=64), packed=np.array([packed]))
+        assert sum(k.kernel.launches * int(k.runs[0]) for k in kernels) == 1 + 3 + sorting + 1 + 3 + 1
+        products = [k for k in kernels if k.routed and k.kernel.gemm is not None]
+        assert [bool(np.all(k.narrow)) for k in products] == [packed, packed]
 
 
 def test_cache_keeps_every_kv_head_once_and_repeats_them_over_more_ranks() -> None:

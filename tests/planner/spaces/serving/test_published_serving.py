@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,14 +50,17 @@ def test_cache_per_token_is_the_published_one(name: str, kilobytes: float) -> No
 
 
 def test_decoding_one_sequence_of_llama_70b_reads_its_weights_over_eight_devices() -> None:
-    """141 GB less the embedding, over 8 devices that reach 85 % of 3.35 TB/s: 6.1 ms; 161 all-reduces around a ring: 1.7 ms.
+    """141 GB less the embedding, over 8 devices that reach 85 % of 3.35 TB/s: 6.1 ms; 161 all-reduces: 0.7 ms.
 
-    In NCCL's LL 14 steps of 0.18 of 4 us, and 7/4 of 16 KiB at 0.38 of 369 GB/s: 10.3 us each.
+    A kernel of 2 us in which each device waits for flags of 0.18 and six times 0.04 of 4 us and reads 7 times 16 KiB at 0.75 of 369 GB/s:
+    4.1 us each (3.6 us measured, TensorRT-LLM on H100).
     """
     costs = model("llama3-70b", 1024, 256).evaluate(ServingBatch.from_plans([ServingPlan(tp=8)]))
     weights_s = 2 * (70.55e9 - 128256 * 8192) / 8 / (0.85 * 3.35e12)
-    assert float(costs.decode_tp_s[0]) == pytest.approx(161 * (14 * 0.72e-6 + 1.75 * 16384 / (0.38 * 369e9)), rel=0.05)
-    assert weights_s < float(costs.decode_compute_s[0]) < weights_s + 80 * 9 * 2e-6 + 1e-3
+    assert float(costs.decode_tp_s[0]) == pytest.approx(
+        161 * (2e-6 + 0.42 * 4e-6 + 7 * 16384 / (0.75 * 369e9)), rel=0.05
+    )
+    assert weights_s < float(costs.decode_compute_s[0]) < weights_s + 80 * 9 * 2.6e-6 + 1e-3
     assert 8e-3 < float(costs.tpot_s[0]) < 14e-3
 
 
@@ -83,8 +88,9 @@ def test_products_of_few_rows_take_what_they_were_measured_to_take(
         moved = groups * (m * k + n * k + 2.0 * m * n)
         found = kernel_time_s(device, "fp8", flop=flop, memory_bytes=moved, gemm=(m, n, k), tiling=tiling)
         errors.append(float(found) / (flop / (rate * 1e12)) - 1.0)
-    assert abs(sum(errors) / len(errors)) < 0.05
-    assert max(map(abs, errors)) < 0.26
+    assert abs(sum(errors) / len(errors)) < 0.03
+    assert sum(map(abs, errors)) / len(errors) < 0.08
+    assert max(map(abs, errors)) < 0.28
 
 
 def test_llama_70b_in_bf16_fits_on_two_devices_but_not_on_one() -> None:
@@ -101,9 +107,9 @@ def test_decoding_of_deepseek_v3_is_near_its_operators_figures() -> None:
 
     DeepSeek-AI, open-infra-index, "DeepSeek-V3/R1 inference system overview" (H800: the same memory and InfiniBand, less NVLink).
     1,850 tokens/s per device at 21 per user are 88 sequences; here over 128 devices, which divide the 256 experts. A load balancer makes
-    ranks equal.
+    ranks equal, and the host works ahead as in engines of today.
     """
-    found = model("deepseek-v3", 4960, 60, "fp8", expert_spread=0.0)
+    found = model("deepseek-v3", 4960, 60, "fp8", expert_spread=0.0, pass_overhead_s=0.75e-3)
     costs = found.evaluate(ServingBatch.from_plans([ServingPlan(ep=128, dp=128, max_batch=88)]))
     assert 88 / float(costs.decode_pass_s[0]) == pytest.approx(1850, rel=0.15)
     assert 1 / float(costs.decode_pass_s[0]) == pytest.approx(21, rel=0.15)
@@ -132,36 +138,32 @@ def test_a_load_balancer_gains_about_what_it_was_measured_to_gain() -> None:
 
 
 # TensorRT-LLM, docs/source/performance/perf-overview.md (v1.0): output tokens/s under maximum load on H100 SXM 80 GB, weights and
-# cache in fp8, by prompt and output tokens.
-PUBLISHED = {
-    ("llama3-8b", 1): {
-        (128, 128): 28312, (128, 2048): 22714, (128, 4096): 14325, (500, 2000): 17660, (1000, 1000): 15220,
-        (1000, 2000): 13899, (2048, 128): 3450, (2048, 2048): 9305, (5000, 500): 3459, (20000, 2000): 1351,
-    },
-    ("llama3-70b", 2): {
-        (128, 128): 6378, (128, 2048): 6651, (128, 4096): 4199, (500, 2000): 5222, (1000, 1000): 4205,
-        (1000, 2000): 4146, (2048, 128): 762, (2048, 2048): 3082, (5000, 500): 898, (20000, 2000): 437,
-    },
-    ("llama3-405b", 8): {
-        (128, 128): 3627, (128, 2048): 4340, (128, 4096): 3116, (500, 2000): 3994, (1000, 1000): 2919,
-        (1000, 2000): 2895, (2048, 128): 453, (2048, 2048): 2296, (5000, 500): 610, (20000, 2000): 345,
-    },
-}  # fmt: skip
+# cache in fp8: (network, tp, requests, prompt, output, rate).
+FIGURES = Path(__file__).resolve().parents[4] / "benchmarks" / "serving_figures.csv"
+PUBLISHED = [
+    (row["model"], *(int(row[name]) for name in ("tp", "requests", "prompt", "output")), float(row["h100-sxm"]))
+    for row in csv.DictReader(FIGURES.read_text(encoding="utf-8").splitlines())
+    if row["source"] == "TensorRT-LLM 1.0"
+    and row["model"].startswith("llama3-")
+    and row["h100-sxm"]
+    and row["ep"] == "1"
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "tp", "lengths", "published"),
-    [(name, tp, lengths, rate) for (name, tp), rows in PUBLISHED.items() for lengths, rate in rows.items()],
-)
+@pytest.mark.parametrize(("name", "tp", "requests", "prompt", "output", "published"), PUBLISHED)
 def test_throughput_is_near_that_of_a_serving_engine(
-    name: str, tp: int, lengths: tuple[int, int], published: float
+    name: str, tp: int, requests: int, prompt: int, output: int, published: float
 ) -> None:
-    """No constant of the model was fitted to these."""
-    found = model(name, *lengths, "fp8", 1.0)
+    """No constant of the model was fitted to these. The last requests of a run, fewer than a server holds, leave places empty."""
+    found = model(name, prompt, output, "fp8", 1.0)
     degrees = {"tp": Bounds(values=(tp,)), "max_batch": Bounds(low=1, high=2048)}
     settings = ServingSettings(max_workers=tp, capacity_bytes=found.capacity_bytes, degrees=degrees, top=1)
-    predicted = 1.0 / search_serving(found, settings).candidates[0].score
-    assert 0.8 < predicted / published < 1.2
+    best = search_serving(found, settings).candidates[0]
+    whole, left = divmod(requests, best.plan.max_batch)
+    few = replace(best.plan, max_batch=max(left, 1), prefill_batch=min(best.plan.prefill_batch, max(left, 1)))
+    full_s, last_s = found.times(ServingBatch.from_plans([best.plan, few]))["request_s"].tolist()
+    run_s = (whole * full_s + (last_s if left else 0.0)) * best.plan.max_batch / requests
+    assert 0.8 < full_s / run_s / best.score / published < 1.2
 
 
 # --- Serving of a network with an encoder (T5 11B), against bytes and FLOP counted by hand from its published sizes -----------------------

@@ -359,7 +359,7 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
 def test_kernels_of_a_large_batch_compute(document: Any, batch: str, words: str) -> None:
     """Below the ridge of an H100, about 300 FLOP per byte, products of matrices read; with short sequences above it they compute."""
     question = (
-        f"estimate llama3-70b --mode inference --gpus 8 --tp 8 --max-batch {batch} --prompt 16 --output-tokens 64 --prefill-batch "
+        f"estimate llama3-70b --mode inference --gpus 4 --tp 4 --max-batch {batch} --prompt 16 --output-tokens 64 --prefill-batch "
         f"{min(64, int(batch))}"
     )
     assert document(question)["plans"][0]["bottleneck"] == f"kernels that {words}"
