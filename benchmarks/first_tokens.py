@@ -1,17 +1,19 @@
 """Error bars of the time to the first token behind a queue: an error model from published deployments, and its scores on those left out.
 
 The rows are those of `serving_silicon.csv` (AIConfigurator), predicted as `planner validate` does, with no constant fitted to times to
-first tokens. Errors are mostly the queue's, which no named constant moves, so all plans of the kind have one interval: quantiles of
-log(measured / predicted) in which every network under every engine counts once.
+first tokens. Errors are mostly the queue's, which no named constant moves, so all plans of a kind have one interval. Under an engine of
+the rows it has quantiles of log(measured / predicted) in which every network under every engine counts once; under any other it is wider
+by how far engines are apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from interval_fit import quantile
+from interval_left_out import reach_of_new
 from numpy.typing import NDArray
 from pages import table
 
@@ -21,7 +23,8 @@ from costmodel.uncertainty.intervals import INTERVAL_SHARE, ErrorModel, interval
 from planner.measurements import deployments
 from planner.measurements.outcomes import DEFAULT
 
-KIND = "serving-first-token"
+KIND, OTHERS = "serving-first-token", "serving-first-token-other"
+_TAIL = (1.0 - INTERVAL_SHARE) / 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,37 +64,64 @@ def first_tokens(folder: Path) -> FirstTokens:
     return FirstTokens(engine=np.array(engine), network=np.array(network), residual=np.array(residual))
 
 
-def error_model(rows: FirstTokens) -> ErrorModel:
-    """The interval that holds `INTERVAL_SHARE` of the rows, as standardised errors of one standard deviation."""
-    low, high = _ends(rows)
+def error_models(rows: FirstTokens) -> dict[str, ErrorModel]:
+    """Of the engines of the rows, and of any other."""
+    engines = tuple(sorted(np.unique(rows.engine).tolist()))
+    found, names = f"{len(rows.residual)} published deployments", ", ".join(engines)
+    networks = f"of {len(np.unique(rows.network))} networks under {names}"
+    return {
+        KIND: replace(_model(rows, _ends(rows), f"{found} {networks}"), frameworks=engines),
+        OTHERS: _model(
+            rows, _ends_of_others(rows), f"{found} under other engines ({names}) and how far these are apart"
+        ),
+    }
+
+
+def _model(rows: FirstTokens, ends: tuple[float, float], basis: str) -> ErrorModel:
+    """All plans have one interval: its ends as standardised errors of one standard deviation."""
     sd = float(np.sqrt(np.average(rows.residual**2, weights=rows.weights)))
     return ErrorModel(
         shared_log_sd=sd,
         plan_log_sd=0.0,
         typical_log_sd=sd,
         sharpness=0.0,
-        low=low / sd,
-        high=high / sd,
-        basis=(
-            f"{len(rows.residual)} published deployments of {len(np.unique(rows.network))} networks under "
-            f"{', '.join(sorted(np.unique(rows.engine).tolist()))}"
-        ),
+        low=ends[0] / sd,
+        high=ends[1] / sd,
+        basis=basis,
     )
 
 
 def _ends(rows: FirstTokens) -> tuple[float, float]:
-    tail = (1.0 - INTERVAL_SHARE) / 2.0
-    low, high = (float(quantile(rows.residual, rows.weights, q)) for q in (tail, 1.0 - tail))
+    """Between which `INTERVAL_SHARE` of the rows lie: of a network that is none of theirs, under one of their engines."""
+    low, high = (quantile(rows.residual, rows.weights, q) for q in (_TAIL, 1.0 - _TAIL))
     return low, high
+
+
+def _ends_of_others(rows: FirstTokens) -> tuple[float, float]:
+    """The same under an engine that is none of theirs.
+
+    With m_g the median of an engine, m and s the mean and the standard deviation of G of these, and w the ends of the residuals around
+    the median of their engine, ``m -+ root((t root(1 + 1/G) s)^2 + w^2)``: another engine is as far from these as they are from one
+    another (`interval_left_out.reach_of_new`), and errors of two causes add up by their squares.
+    """
+    engines = np.unique(rows.engine)
+    weights = rows.weights
+    medians = np.array(
+        [quantile(rows.residual[rows.engine == e], weights[rows.engine == e], 0.5) for e in engines.tolist()]
+    )
+    inside = rows.residual - medians[np.searchsorted(engines, rows.engine)]
+    between = reach_of_new(len(engines)) * float(medians.std(ddof=1))
+    low, high = (np.hypot(between, quantile(inside, weights, q)) for q in (_TAIL, 1.0 - _TAIL))
+    return float(medians.mean() - low), float(medians.mean() + high)
 
 
 def score_lines(rows: FirstTokens) -> list[str]:
     """Lines of the table of `serving.py`: what intervals hold of networks, and of engines, that they were found without."""
     lines = []
-    for words, label in (("a network", rows.network), ("an engine", rows.engine)):
+    for words, label, ends in (("a network", rows.network, _ends), ("an engine", rows.engine, _ends_of_others)):
         low, high = (np.zeros(len(rows.residual)) for _ in range(2))
         for name in np.unique(label):
-            low[label == name], high[label == name] = _ends(rows.take(label != name))
+            low[label == name], high[label == name] = ends(rows.take(label != name))
         inside = (low <= rows.residual) & (rows.residual <= high)
         score = interval_score(low, high, rows.residual)
         lines.append(

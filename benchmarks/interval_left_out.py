@@ -181,14 +181,19 @@ def of_anybody(model: ErrorModel, population: str, of_files: Unseen, sources: Se
 
 
 def tail_of_new(groups: int) -> float:
-    """Share of the rows of some groups to leave beyond an end for a tenth of those of another one to be beyond it.
+    """Share of the rows of some groups to leave beyond an end for a tenth of those of another one to be beyond it: see `reach_of_new`."""
+    return 0.5 * math.erfc(reach_of_new(groups) / math.sqrt(2))
+
+
+def reach_of_new(groups: int) -> float:
+    """Standard deviations between groups that an end is away from their mean for a tenth of other groups to be beyond it.
 
     A prediction interval reaches t root(1 + 1 / G) standard deviations, t of Student's distribution with G - 1 degrees of freedom, where
     one of a distribution that is known reaches 1.28. The quantile of t is that of Cornish and Fisher's expansion.
     """
     z, freedom = 1.2816, max(groups - 1, 1)
     t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return 0.5 * math.erfc(t * math.sqrt(1 + 1 / groups) / math.sqrt(2))
+    return t * math.sqrt(1 + 1 / groups)
 
 
 def _standard(found: Unseen) -> tuple[FloatArray, FloatArray]:

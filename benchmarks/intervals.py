@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from first_tokens import KIND, error_model, first_tokens
+from first_tokens import error_models, first_tokens
 from interval_left_out import everything
 from interval_rows import read_rows
 from interval_tables import calibration_text, kind_lines, other_sources_table, text_of
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> None:
     text = text_of(without_models, without_files, other_sources_table(fitted, of_files))
     serving = serving_models(figures, fitted.log_sd)
     waits = first_tokens(folder)
-    first = kind_lines(KIND, error_model(waits), len(waits.residual))
+    first = [
+        line for kind, model in error_models(waits).items() for line in kind_lines(kind, model, len(waits.residual))
+    ]
     calibration = calibration_text(rows, fitted, folder, serving, figures) + "\n".join(first) + "\n"
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")

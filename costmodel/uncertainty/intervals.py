@@ -73,6 +73,8 @@ class ErrorModel:
         What it was found from, where that is not training steps.
     devices : tuple of str
         Devices of the rows that it was found from; empty: not stated, so that no device is another.
+    frameworks : tuple of str
+        Frameworks of the rows, where the kind is not one of a framework; empty: not stated, so that none is another.
     rows : int
         How many; 0: not stated.
 
@@ -94,6 +96,7 @@ class ErrorModel:
     listed_share: float = 0.9
     basis: str = ""
     devices: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
     rows: int = 0
 
     def __post_init__(self) -> None:

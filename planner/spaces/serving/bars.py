@@ -46,19 +46,22 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
-# Of the time to the first token behind a queue, whatever the network.
-_BEHIND_QUEUE = "serving-first-token"
+# Of the time to the first token behind a queue, whatever the network: under an engine whose runs are known, and under another or none.
+_BEHIND_QUEUE, _BEHIND_ANOTHER = "serving-first-token", "serving-first-token-other"
 
 
-def _kind_of(workload: ServingWorkload, quantity: str, *, sharing: bool, places: int = 2) -> str:
+def _kind_of(request: Request, workload: ServingWorkload, quantity: str, *, sharing: bool, places: int = 2) -> str:
     """Kind of the error model of a time; one request alone waits for nobody."""
     has_queue = quantity == "ttft_s" and workload.load != "backlog" and places > 1
-    return _BEHIND_QUEUE if has_queue else serving_kind(workload.graph, sharing=sharing)
+    if not has_queue:
+        return serving_kind(workload.graph, sharing=sharing)
+    seen = serving_knowledge(request, _BEHIND_QUEUE, names=()).model.frameworks
+    return _BEHIND_QUEUE if not seen or workload.framework.name in seen else _BEHIND_ANOTHER
 
 
 def medians(request: Request, workload: ServingWorkload, quantity: str) -> tuple[float, float]:
     """Median of measured over predicted times, of plans whose replicas have experts of their own and of those that share them."""
-    kinds = (_kind_of(workload, quantity, sharing=sharing) for sharing in (False, True))
+    kinds = (_kind_of(request, workload, quantity, sharing=sharing) for sharing in (False, True))
     own, shared = (serving_knowledge(request, kind, names=()).model.median for kind in kinds)
     return own, shared
 
@@ -77,7 +80,7 @@ def serving_bars(
     named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
     kinds_of = {
         name: [
-            _kind_of(model.workload, name, sharing=shares > 1, places=places)
+            _kind_of(resolved.request, model.workload, name, sharing=shares > 1, places=places)
             for shares, places in zip(batch.sharing.tolist(), batch.max_batch.tolist(), strict=True)
         ]
         for name in QUANTITIES
@@ -107,7 +110,11 @@ def serving_bars(
         )
     # How many GPUs a plan takes for what comes at a rate is known.
     compares = model.workload.arrivals is None or objective in _OF_OBJECTIVE
-    return barred, bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight, compares=compares)
+    bars = bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight, compares=compares)
+    first = known[kinds_of["ttft_s"][0]]
+    if first.kind != knowledge.kind:
+        bars = replace(bars, basis=f"{bars.basis}; of first tokens, {first.model.basis}")
+    return barred, bars
 
 
 def _chances(

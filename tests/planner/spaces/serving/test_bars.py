@@ -123,8 +123,8 @@ def test_mixtures_are_a_kind_of_their_own() -> None:
         candidates = serving_candidates(model, PLANS[:2], knowledge)["token_s"]
         low, high = intervals(candidates, knowledge.model)
         middles.append(np.log(low * high / candidates.step_time_s**2) / 2)
-    # Dense networks and mixtures take about as long as predicted, mixtures whose replicas share experts longer.
-    assert np.max(np.abs(middles[:2])) < 0.05
+    # Dense networks take 5 % longer than predicted and mixtures 8 %, those whose replicas share experts much longer.
+    assert [float(middle[0]) for middle in middles[:2]] == pytest.approx([0.048, 0.074], abs=0.01)
     assert np.all(middles[2] > 0.1)
 
 
@@ -156,6 +156,31 @@ def test_an_answer_has_intervals_chances_and_their_basis(answer: Ask) -> None:
         assert ratio == pytest.approx(plan["step_time_high_s"] / plan["step_time_s"], rel=0.2)
 
 
+def test_first_tokens_of_an_engine_without_known_runs_are_less_sure(answer: Ask) -> None:
+    """As much longer as it may be under one engine whose runs are known, it may be under another; the basis says which it is."""
+    width, words = {}, {}
+    for engine in ("vllm", "none"):
+        command = [
+            "estimate",
+            "llama3-8b",
+            "--mode",
+            "inference",
+            "--gpus",
+            "1",
+            "--max-batch",
+            "8",
+            "--framework",
+            engine,
+        ]
+        found = dict(json.loads(answer(*command, "--json")))
+        plan = found["plans"][0]
+        width[engine] = math.log(plan["ttft_high_s"] / plan["ttft_low_s"])
+        words[engine] = found["error_bars"]["basis"].split("; of first tokens, ")[1]
+    assert width["none"] > 1.05 * width["vllm"]
+    assert "under sglang, tensorrt-llm, vllm" in words["vllm"]
+    assert "other engines (sglang, tensorrt-llm, vllm)" in words["none"]
+
+
 def test_one_plan_has_intervals_and_no_chance(answer: Ask) -> None:
     command = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-batch", "8"]
     document = json.loads(answer(*command, "--json"))
@@ -175,10 +200,10 @@ def test_an_answer_of_one_token_has_no_time_per_token(answer: Ask) -> None:
 
 
 def test_the_chance_of_a_limit_is_that_of_the_interval(answer: Ask) -> None:
-    """By hand: normal logarithms, half of them below 1.0108 times the prediction, a tenth above the upper end."""
+    """By hand: normal logarithms, half of them below 1.0496 times the prediction, a tenth above the upper end."""
     plans = asked(answer, "--max-tpot", "12ms")["plans"]
     for plan in plans:
-        median = 1.0108 * plan["tpot_s"]  # exp(0.0879 (2.394 - 2.149) / 2) of the calibration
+        median = 1.0496 * plan["tpot_s"]  # exp(0.0751 (3.399 - 2.110) / 2) of the calibration
         end = plan["step_time_high_s" if median < 0.012 else "step_time_low_s"]
         standard = math.log(0.012 / median) / abs(math.log(end / median)) * 1.28155
         assert plan["limits_probability"] == pytest.approx(0.5 * math.erfc(-standard / math.sqrt(2.0)), abs=2e-4)
@@ -258,7 +283,7 @@ def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer
     found = asked(answer, "--max-tpot", f"{1.004e3 * least}ms")
     assert found["note_codes"][-1]["code"] == "limits_unlikely"
     plan = found["plans"][0]
-    assert 0.4 < plan["limits_probability"] < 0.5
+    assert 0.35 < plan["limits_probability"] < 0.5  # half of the runs take 1.05 times as long as predicted
     alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", "--max-tpot", f"{1.004e3 * least}ms")
     assert "misses it more likely than not" in " ".join(alone.split())
     assert "asks for 90 %, which no plan keeps" in " ".join(
