@@ -476,7 +476,7 @@ class _Mode(TypedDict, total=False):
     ]
 
 
-class _Serving(TypedDict, total=False):
+class _Requests(TypedDict, total=False):
     """What is served, with ``mode="inference"``."""
 
     prompt: Annotated[
@@ -531,16 +531,6 @@ class _Serving(TypedDict, total=False):
             read=Values.rate,
         ),
     ]
-    concurrency: Annotated[
-        int | None,
-        Option(
-            "--concurrency",
-            "N",
-            "Requests in flight, of all replicas; the next comes when one is answered. Default: the best.",
-            panel=SERVING,
-            read=partial(Values.count, most=_MOST_SEQUENCES),
-        ),
-    ]
     arrival_cv: Annotated[
         float | None,
         Option(
@@ -581,18 +571,6 @@ class _Serving(TypedDict, total=False):
             "FILE",
             "Requests that were served (CSV or JSON lines, docs/inference.md): their rate and lengths, unless said otherwise.",
             panel=SERVING,
-            rare=True,
-        ),
-    ]
-    load: Annotated[
-        str | None,
-        Option(
-            "--load",
-            "NAME",
-            "How requests come. traffic: their lengths differ, and the next one comes when one is answered (the default); benchmark: equal "
-            "ones, ten per place, the first all at once; backlog: equal ones, of which more wait than there are places.",
-            panel=SERVING,
-            words="traffic benchmark backlog",
             rare=True,
         ),
     ]
@@ -721,6 +699,33 @@ class _Serving(TypedDict, total=False):
             "NAME|FILE",
             "Devices of the workers that only read prompts, a bundled device or a YAML file. Default: as the others.",
             panel=SERVING,
+            rare=True,
+        ),
+    ]
+
+
+class _Serving(_Requests, total=False):
+    """And how full servers are, where nothing says how many requests come."""
+
+    concurrency: Annotated[
+        int | None,
+        Option(
+            "--concurrency",
+            "N",
+            "Requests in flight, of all replicas; the next comes when one is answered. Default: the best.",
+            panel=SERVING,
+            read=partial(Values.count, most=_MOST_SEQUENCES),
+        ),
+    ]
+    load: Annotated[
+        str | None,
+        Option(
+            "--load",
+            "NAME",
+            "How requests come. traffic: their lengths differ, and the next one comes when one is answered (the default); benchmark: equal "
+            "ones, ten per place, the first all at once; backlog: equal ones, of which more wait than there are places.",
+            panel=SERVING,
+            words="traffic benchmark backlog",
             rare=True,
         ),
     ]
@@ -1067,7 +1072,7 @@ class SweepOptions(_Device, _Network, _Framework, _Objective, _Space, _Jobs, _Pr
     fresh: Annotated[bool, Option("--fresh", None, "Search everything again, whatever a journal has.", panel=SEARCH)]
 
 
-class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Serving, _Space, _Jobs, _Proof, total=False):
+class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Requests, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.size`."""
 
     spares: Annotated[

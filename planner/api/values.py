@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds
 
 # Seconds of what a rate may be per.
-_RATES = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
+_RATES = {"": 1.0, "s": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86_400.0, "day": 86_400.0}
 MAX_GPUS = 1_000_000
 MAX_COUNT = 10**9
 

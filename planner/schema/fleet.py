@@ -13,7 +13,7 @@ _SERVERS: dict[str, tuple[Any, str]] = {
     "replicas": (int, "As many as these GPUs hold."),
     "replicas_needed": (int, "That keep the limits at the highest rate."),
     "money_per_month": (Number | None, "In USD, of 730 hours; null where no price is stated."),
-    "money_per_million_output_tokens": (Number | None, "In USD, at the mean rate."),
+    "fleet_money_per_million_output_tokens": (Number | None, "In USD, of all replicas, at the mean rate."),
     "most_rate_per_s": (Number, "Requests per second at which all replicas would reach a limit."),
     "binds": (
         list[str],

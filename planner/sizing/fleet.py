@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
     from strategies.limits import Progress
 
+# The chance that is said to be sure.
+_SURE = 0.9
 HOURS_PER_MONTH = 730.0
+# Choices of degrees that are looked at with their spare replicas, and those with as many GPUs of which the surest is taken.
+_CANDIDATES, _COMPARED = 1000, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +73,22 @@ class Fleet:
     @property
     def surer(self) -> Fleet | None:
         """The fewest GPUs that keep each limit with a chance of 90 %, where the first plan does not; None where there are none."""
-        surer = None if self.plan is not None else self.found.baselines.get("surer")
-        if surer is None:
+        surer = self.found.baselines.get("surer")
+        if surer is None or self.is_sure:
             return None
         fleet = dataclasses.replace(self, plan=surer)
         return fleet if fleet.gpus <= self.facts.most else None
 
     @property
+    def is_sure(self) -> bool:
+        """Whether the limits are kept with a chance of 90 %, or there are none."""
+        chance = self.best["limits_probability"]
+        return chance is None or chance >= _SURE
+
+    @property
     def lacks_surer(self) -> bool:
         """Whether none keeps each limit with a chance of 90 %."""
-        return "surer" in self.found.baselines and self.surer is None
+        return not self.is_sure and self.surer is None
 
     @property
     def space(self) -> ServingPlanSpace:
@@ -208,23 +218,39 @@ def size_fleet(
 
     if hours:
         request = dataclasses.replace(request, rate_per_s=max(hours))
-    found = []
+    found, errors = [], []
     for count, one in enumerate(facts):
         if progress is not None:
             progress(f"{one.name}, up to {one.most} GPUs", count / len(facts))
         asked = dataclasses.replace(request, cluster=one.name, gpus=one.most)
         try:
-            fleet = Fleet(facts=one, answer=optimize(asked), spares=spares, hours=hours)
+            fleet = _smallest(Fleet(facts=one, answer=optimize(asked), spares=spares, hours=hours))
             if fleet.gpus > one.most:
                 reason = f"{fleet.gpus} GPUs with the spare ones are more than the {one.most} there are (--spares, --max-gpus)"
                 fleet = dataclasses.replace(fleet, answer=None, reason=reason)
-        except NoFeasiblePlan as error:
-            fleet = Fleet(facts=one, reason=str(error), spares=spares, hours=hours)
         except InputFileError:
             raise
-        except UsageError as error:
-            if len(facts) == 1:
-                raise
+        except (NoFeasiblePlan, UsageError) as error:
+            errors.append(error)
             fleet = Fleet(facts=one, reason=str(error), spares=spares, hours=hours)
         found.append(fleet)
+    wrong = [error for error in errors if isinstance(error, UsageError)]
+    if len(wrong) == len(facts):  # with the question, not with a cluster
+        raise wrong[0]
     return Fleets(request=request, fleets=tuple(found))
+
+
+def _smallest(fleet: Fleet) -> Fleet:
+    """The fleet of the fewest GPUs that are paid for, with spare replicas and whole nodes: a plan with smaller replicas may need fewer.
+
+    Of several with as many GPUs, the surest to keep the limits.
+    """
+    candidates = fleet.space.outcome_of(_CANDIDATES, None).candidates
+    plans = [plan for c in candidates if not (plan := c.plan).prefill_dp]
+    batch = ServingBatch.from_plans(plans)
+    least = batch.dp + fleet.spares * batch.sharing
+    gpus = np.array([charged_gpus(int(n), fleet.facts.node) for n in batch.workers // batch.dp * least])
+    few = [plans[n] for n in np.flatnonzero(gpus == gpus.min())[:_COMPARED]]
+    ranked, _ = fleet.space.error_bars(fleet.space.rank(few, fleet.best.score))
+    surest = max(ranked, key=lambda plan: (plan["limits_probability"] or 0.0, -plan.score))
+    return fleet if surest.plan == fleet.best.plan else dataclasses.replace(fleet, plan=surest)

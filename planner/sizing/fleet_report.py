@@ -23,7 +23,7 @@ def fleet_report(fleets: Fleets, exported: object = None) -> Report:
         blocks=lambda: _blocks(fleets, exported),
         details=lambda: [Facts(tuple(_details(fleets)))],
         data=lambda: _document(fleets),
-        records=lambda: [_record(fleet) for fleet in fleets.fleets],
+        records=lambda: [_row(fleet) for fleet in fleets.fleets],
     )
 
 
@@ -56,6 +56,15 @@ def _record(fleet: Fleet) -> dict[str, Any]:
     }
 
 
+def _row(fleet: Fleet) -> dict[str, Any]:
+    """The same flat, with the figures of the plan."""
+    record = _record(fleet)
+    cost = record.pop("cost", {})
+    surer = record.pop("surer", None)
+    plan = cost.pop("plan", {})
+    return {**record, "gpus_90": surer and surer["gpus"], **cost, **plan}
+
+
 def _servers(fleet: Fleet) -> dict[str, Any]:
     by_hour = list(fleet.replicas_by_hour)
     return {
@@ -63,7 +72,7 @@ def _servers(fleet: Fleet) -> dict[str, Any]:
         "replicas": fleet.replicas,
         "replicas_needed": fleet.best.plan.dp,
         "money_per_month": fleet.money_per_month,
-        "money_per_million_output_tokens": fleet.money_per_million_output_tokens,
+        "fleet_money_per_million_output_tokens": fleet.money_per_million_output_tokens,
         "most_rate_per_s": fleet.most_rate_per_s,
         "binds": list(fleet.binds),
         "replicas_by_hour": by_hour or None,
@@ -96,13 +105,12 @@ def _plan(fleet: Fleet) -> str:
     one = serving_plan_in_words(plan, fleet.space.model.workload.prompt_tokens)
     spares = (fleet.replicas - fleet.best.plan.dp) // fleet.unit
     spare = f" ({spares} spare)" if spares else ""
-    groups = counted(fleet.replicas // fleet.unit, "replica" if fleet.unit == 1 else "group")
-    return f"{groups}{spare}, each {one}"
+    return f"{_counted(fleet, fleet.replicas)}{spare}, each {one}"
 
 
 def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str]]:
     ranked, load = best.best, best.space.load
-    rate = f"{significant(fleets.request.rate_per_s)} requests/s" + (" in the busiest hour" if best.hours else "")
+    rate = f"{significant(load.rate_per_s)} requests/s" + (" in the busiest hour" if best.hours else "")
     lengths = f"prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens"
     cost = (
         NOT_AVAILABLE
@@ -134,7 +142,7 @@ def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str
     again = f"'planner optimize {fleets.request.model} --mode inference --cluster {best.facts.name} --gpus {best.gpus} --rate ...'"
     return [
         ("Demand", f"{rate}, {lengths}"),
-        ("Times", percentiles_text(ranked)),
+        ("Times", f"{percentiles_text(ranked)}{_down(best)}"),
         *([("Limits", "; ".join([*limits, *kept]))] if limits else []),
         ("Cost", cost),
         *unpriced,
@@ -145,11 +153,22 @@ def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str
     ]
 
 
+def _down(fleet: Fleet) -> str:
+    """For how many replicas times are."""
+    spares = (fleet.replicas - fleet.best.plan.dp) // fleet.unit
+    return f", with {spares} of {_counted(fleet, fleet.replicas)} down" if spares else ""
+
+
+def _counted(fleet: Fleet, replicas: int) -> str:
+    """Replicas, or groups of them that share experts."""
+    return counted(replicas // fleet.unit, "replica" if fleet.unit == 1 else "group")
+
+
 def _next_limit(fleet: Fleet) -> str:
     """How far the fleet goes, and what would break with less."""
-    most = f"all {counted(fleet.replicas, 'replica')} take up to {significant(fleet.most_rate_per_s)} requests/s"
+    most = f"all {_counted(fleet, fleet.replicas)} take up to {significant(fleet.most_rate_per_s)} requests/s"
     if not fleet.binds:
-        return f"{most}; one replica is the least there is"
+        return f"{most}; one is the least there is"
     share = percent(fleet.space.assumed.most_load)
     words = [
         f"the load is above {share} of what they serve (--assume most_load=X)"
@@ -157,7 +176,7 @@ def _next_limit(fleet: Fleet) -> str:
         else f"{limited(name)} is above its limit"
         for name in fleet.binds
     ]
-    return f"{most}; with {fleet.best.plan.dp - fleet.unit} running, {' and '.join(words)}"
+    return f"{most}; with {(fleet.best.plan.dp - fleet.unit) // fleet.unit} running, {' and '.join(words)}"
 
 
 def _over_hours(fleet: Fleet) -> str:
@@ -205,7 +224,7 @@ def _table(ranked: Sequence[Fleet]) -> Table:
             ),
             *(_time_column(ranked, time, name) for time, name in (("ttft", "first token"), ("tpot", "per token"))),
             *sure,
-            Column("most", texts(lambda f: significant(f.most_rate_per_s)), 5, unit="requests/s"),
+            Column("most in limits", texts(lambda f: significant(f.most_rate_per_s)), 5, unit="requests/s"),
         )
     )
 

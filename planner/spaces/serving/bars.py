@@ -165,8 +165,9 @@ def _with_intervals(
             **plan.figures,
             "ttft_low_s": first[0],
             "ttft_high_s": first[1],
-            "output_tokens_per_s_low": 1.0 / token[1],
-            "output_tokens_per_s_high": 1.0 / token[0],
+            # What comes at a rate is served, no more and no less.
+            "output_tokens_per_s_low": 1.0 / token[1] if plan["rate_per_s"] is None else None,
+            "output_tokens_per_s_high": 1.0 / token[0] if plan["rate_per_s"] is None else None,
         }
         result.append(replace(plan, step_time_low_s=each[0], step_time_high_s=each[1], figures=figures))
     return tuple(result)

@@ -20,7 +20,7 @@ from planner.spaces.diagnose import (
     reason_of_rules,
     too_many_gpus,
 )
-from planner.spaces.serving.space import ServingPlanSpace, limited, missed_limits, serving_space
+from planner.spaces.serving.space import ServingPlanSpace, gpus_needed, limited, missed_limits, serving_space
 from strategies.mesh.settings import MeshRestriction
 from strategies.serving.pools import has_pairs, reads_apart, reads_shared, search_both
 from strategies.serving.search import ServingMiss, ServingSettings, batches_of, outlines
@@ -93,10 +93,10 @@ class ServingDiagnosis(Diagnosis):
         """Where even the plan that can serve most is busier than it should be."""
         if not self.space.at_rate:
             return ""
-        rate, most = ranked["requests_per_s"], ranked["most_requests_per_s"]
+        rate, most = ranked["rate_per_s"], ranked["most_requests_per_s"]
         if rate <= self.settings.most_load * most:
             return ""
-        needed = math.ceil(rate / most / self.settings.most_load) * ranked.workers
+        needed = gpus_needed(ranked.plan, rate / self.settings.most_load / most)
         share = f", of which {percent(self.settings.most_load)} are planned for (--assume most_load=X)"
         return (
             f"{significant(rate)} requests/s are too many for up to {self.settings.max_workers} GPUs: "

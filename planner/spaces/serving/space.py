@@ -44,7 +44,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
-from planner.core.numbers import byte_text, percent, significant
+from planner.core.numbers import byte_text, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.files.loading import load_device
 from planner.question.fixed import flag_of, left_open, near_multiples, single
@@ -491,7 +491,7 @@ class ServingPlanSpace(PlanSpace):
             load = self.model.workload.load
             return Assumption(name="load", value=_LOADS[load], source=request.source_of("load", "default"))
         how = "at random" if arrivals.variation == 1.0 else f"coefficient of variation {arrivals.variation:g}"
-        value = f"{arrivals.rate_per_s:g} requests/s ({how}), at most {percent(self.assumed.most_load)} of what a plan can serve"
+        value = f"{arrivals.rate_per_s:g} requests/s ({how})"
         return Assumption(name="load", value=value, source=request.source_of("rate_per_s", "default"))
 
     @property
@@ -519,7 +519,7 @@ class ServingPlanSpace(PlanSpace):
             costs = self.model.evaluate(ServingBatch.from_plans([plan]))
             most, rate = float(costs.most_requests_per_s[0]), self.request.rate_per_s or 0.0
             if rate >= most:
-                more = math.ceil(rate / most / self.assumed.most_load) * plan.workers
+                more = gpus_needed(plan, rate / self.assumed.most_load / most)
                 raise NoFeasiblePlan(
                     f"--rate {rate:g}: the plan serves at most {significant(most)} requests/s; so many need {more} GPUs with such "
                     f"replicas ('planner size {self.resolved.setting.model} --rate {rate:g}' finds the fewest)"
@@ -682,6 +682,16 @@ def limited(figure: str) -> str:
     """
     time, *share = figure.split("_")[:-1]
     return _LIMITED[time] + (f" ({share[0]})" if share else "")
+
+
+def gpus_needed(plan: ServingPlan, times: float) -> int:
+    """GPUs of such replicas that serve so many times what the plan does.
+
+    >>> gpus_needed(ServingPlan(tp=2, dp=3), 1.5)
+    10
+    """
+    unit = int(ServingBatch.from_plans([plan]).sharing[0])
+    return math.ceil(plan.dp / unit * times) * unit * (plan.workers // plan.dp)
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:

@@ -35,7 +35,7 @@ def test_a_fleet_is_the_fewest_replicas_and_a_spare_one_in_whole_nodes(said: Any
         assert fleet["gpus"] == (least if least <= 8 else math.ceil(least / 8) * 8)
         assert fleet["replicas"] == fleet["gpus"] // gpus
         hour = fleet["money_per_month"] / 730
-        assert fleet["money_per_million_output_tokens"] == pytest.approx(hour / 3600 / (60 * 200) * 1e6)
+        assert fleet["fleet_money_per_million_output_tokens"] == pytest.approx(hour / 3600 / (60 * 200) * 1e6)
         assert fleet["cost"]["tpot_s"] <= 0.03
         assert fleet["most_rate_per_s"] > 60
     cheapest = min(document["clusters"], key=lambda fleet: fleet["money_per_month"])
@@ -76,7 +76,7 @@ def test_the_busiest_hour_decides_and_each_hour_needs_as_many_as_alone(said: Any
             assert found["replicas_by_hour"][hour] >= alone[rate]["replicas_needed"]
     assert found["replicas_by_hour"][3] == 1
     assert found["gpu_hours_share"] == pytest.approx(sum(found["replicas_by_hour"]) / 4 / found["replicas"])
-    assert found["money_per_million_output_tokens"] == pytest.approx(
+    assert found["fleet_money_per_million_output_tokens"] == pytest.approx(
         found["money_per_month"] / 730 / 3600 / (25 * 200) * 1e6
     )
 
@@ -95,7 +95,6 @@ def test_people_read_what_to_buy(said: Any) -> None:
         (("--rate", "5", "--tokens", "1T"), "--tokens: is about a training"),
         (("--max-tpot", "p90:30ms"), "--max-tpot: is about serving; say with --rate"),
         (("--rate", "5", "--max-tpot", "p80:30ms"), "must begin with p50, p90 or p99"),
-        (("--rate", "5", "--load", "backlog"), "--load: --rate says how requests come"),
         (("--rate", "5", "--demand", "day.csv"), "--demand and --rate: choose one"),
         (("--rate", "5", "--arrival-cv", "-1"), "--arrival-cv -1: must be from 0 to 10"),
         (("--rate", "5", "--framework", "megatron-lm"), "is a trainer"),
@@ -115,3 +114,35 @@ def test_a_rate_that_no_fleet_serves_names_what_it_would_take(said: Any) -> None
 def test_a_fleet_from_python_has_a_plan() -> None:
     fleet = planner.size("llama3-8b", rate=20, prompt=500, output_tokens=100, cluster="h100", max_gpus=8)
     assert fleet.plan().workers == fleet.best["replicas_needed"] * fleet.plan().settings["tp"]
+
+
+@pytest.mark.exact
+def test_spare_replicas_count_when_the_fewest_gpus_are_chosen(said: Any) -> None:
+    """Replicas of one GPU need more of them, but their spare one costs less."""
+    asked = ("llama3-8b", "--rate", "24", "--max-tpot", "20ms", "--max-ttft", "300ms", "--cluster", "h100")
+    for spares in (0, 1, 3):
+        fleet = _document(said, *asked, "--max-gpus", "16", "--spares", str(spares))["best"]
+        request = Request(
+            model="llama3-8b",
+            mode="inference",
+            cluster="dgx-h100",
+            gpus=16,
+            rate_per_s=24.0,
+            max_tpot=TimeLimit(0.02),
+            max_ttft=TimeLimit(0.3),
+            top=100,
+        )
+        plans = [ranked.plan for ranked in optimize(request).plans if not ranked.plan.prefill_dp]
+        assert fleet["gpus"] == min(p.tp * p.pp * (p.dp + spares) for p in plans)
+
+
+def test_a_mistake_in_the_question_is_an_error_for_all_clusters(fails: Any) -> None:
+    message = fails("size", "llama3-8b", "--rate", "5", "--prompt-cv", "1", "--batch", "4", "--cluster", "h100,h200")
+    assert message.count("--batch: is for training") == 1
+
+
+def test_rows_are_flat(said: Any) -> None:
+    text = said("size", *SERVED, "--rate", "20", "--cluster", "h100", "--max-gpus", "8", "--format", "csv")[0]
+    header, row = text.strip().splitlines()
+    assert {"gpus", "replicas", "tp", "tpot_s", "fleet_money_per_million_output_tokens"} <= set(header.split(","))
+    assert "{" not in row
