@@ -89,6 +89,19 @@ class ServerCheck(Answer):
     ----------
     raw : planner.logs.benchmarks.ServerCheck
         The planner's own record of the answer.
+
+    Examples
+    --------
+    What ``vllm bench serve --save-result`` wrote, against a plan:
+
+    >>> import json, pathlib, tempfile
+    >>> import planner
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "bench.json")
+    >>> result = {"backend": "vllm", "num_prompts": 160, "max_concurrency": 16, "completed": 160, "mean_ttft_ms": 60.0,
+    ...     "mean_tpot_ms": 9.0, "total_input_tokens": 163840, "total_output_tokens": 40960, "output_throughput": 1600.0}
+    >>> _ = file.write_text(json.dumps(result))
+    >>> planner.check(file, "llama3-8b", gpus=1, max_batch=16, framework="vllm").inside
+    True
     """
 
     raw: FoundServer

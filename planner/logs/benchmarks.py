@@ -23,6 +23,8 @@ from planner.files.text import failure, read_text
 _UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # A benchmark whose mean lengths are further off than this share is of another question.
 _SAME_LENGTH = 0.05
+# Of the rate at which requests come.
+_SAME_RATE = 0.02
 # Details of every request may be in the file.
 _MOST_BYTES = 256 * 2**20
 
@@ -255,24 +257,27 @@ def check_benchmark(path: Path, benchmark: Benchmark, estimate: Estimate, remark
     figures = tuple(
         CheckedFigure(name=name, label=label, predicted=predicted, low=low, high=high, measured=measured)
         for name, label, predicted, low, high, measured in known
-        if measured
+        if measured and low is not None  # at a rate as many tokens come out as are asked for
     )
     if not figures:
         raise failure(path, "has neither times nor a rate of output tokens")
-    space: Any = estimate.space  # the one that serves
-    is_open = space.model.workload.arrivals is not None
-    notes = (*_notes(benchmark, ranked.plan.concurrency, load.load, is_open=is_open), *remarks)
+    notes = (*_notes(benchmark, ranked.plan.concurrency, load), *remarks)
     return ServerCheck(path=path, benchmark=benchmark, estimate=estimate, figures=figures, notes=notes)
 
 
-def _notes(benchmark: Benchmark, places: int, load: str, *, is_open: bool) -> Iterator[str]:
+def _notes(benchmark: Benchmark, places: int, load: ServingLoad) -> Iterator[str]:
     if benchmark.failed:
         yield f"{counted(benchmark.failed, 'request')} failed: find out why first"
-    if benchmark.rate_per_s is not None and not is_open:
+    is_open, rate = load.rate_per_s is not None, benchmark.rate_per_s
+    if rate is not None and load.rate_per_s is not None and abs(rate / load.rate_per_s - 1.0) > _SAME_RATE:
+        yield f"requests came at {significant(rate)} per second, the plan is for {significant(load.rate_per_s)}"
+    if rate is None and is_open:
+        yield f"requests did not come at a rate, the plan is for {significant(load.rate_per_s)} per second"
+    if rate is not None and not is_open:
         yield (
-            f"requests came at {significant(benchmark.rate_per_s)} per second; the prediction has {places:,} in flight all the time"
+            f"requests came at {significant(rate)} per second; the prediction has {places:,} in flight all the time"
         )
-    elif benchmark.concurrency is not None and benchmark.concurrency != places and load != "backlog" and not is_open:
+    elif benchmark.concurrency is not None and benchmark.concurrency != places and load.load != "backlog" and not is_open:
         yield f"{benchmark.concurrency:,} requests were in flight, {places:,} are predicted: --max-concurrency {places}"
     if benchmark.requests < 3 * places and not is_open:
         yield (
