@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.core.answer import Estimate
+from planner.core.answer import Estimate, ServingLoad
 from planner.core.errors import UsageError
 from planner.core.numbers import counted, duration_text, significant
 from planner.files.text import failure, read_text
@@ -274,10 +274,10 @@ def _notes(benchmark: Benchmark, places: int, load: ServingLoad) -> Iterator[str
     if rate is None and is_open:
         yield f"requests did not come at a rate, the plan is for {significant(load.rate_per_s)} per second"
     if rate is not None and not is_open:
-        yield (
-            f"requests came at {significant(rate)} per second; the prediction has {places:,} in flight all the time"
-        )
-    elif benchmark.concurrency is not None and benchmark.concurrency != places and load.load != "backlog" and not is_open:
+        yield (f"requests came at {significant(rate)} per second; the prediction has {places:,} in flight all the time")
+    elif (
+        benchmark.concurrency is not None and benchmark.concurrency != places and load.load != "backlog" and not is_open
+    ):
         yield f"{benchmark.concurrency:,} requests were in flight, {places:,} are predicted: --max-concurrency {places}"
     if benchmark.requests < 3 * places and not is_open:
         yield (

@@ -170,8 +170,6 @@ _HOW = {
 def percentiles_text(plan: RankedPlan) -> str:
     """The times of requests in the median, of nine in ten and of 99 in 100."""
     words = {"ttft": "first token", "tpot": "per token", "request": "whole request"}
-    if "ttft_p50_s" not in plan.figures:
-        return f"{duration_text(plan['request_s'])} each on average"
     times = [
         f"{name} {', '.join(duration_text(plan[f'{time}_p{share}_s']) for share in PERCENTILES)}"
         for time, name in words.items()

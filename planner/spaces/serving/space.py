@@ -762,11 +762,6 @@ def _check_options(request: Request) -> None:
         problems.append(
             "--concurrency: says how many sequences all replicas hold, and --max-batch each; leave one of them out"
         )
-    problems += [
-        f"--max-{time} p{limit.percentile}: percentiles are not predicted yet; leave p{limit.percentile} out"
-        for time, limit in (("ttft", request.max_ttft), ("tpot", request.max_tpot))
-        if limit is not None and limit.figure(time) not in SERVING_FIGURES
-    ]
     if request.output_tokens == 1:
         asked = [
             flag
