@@ -129,7 +129,7 @@ def ranks_table(job: Job) -> str:
 def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
     origin, nodes = job.origin, job.nodes
     whole = f"{title} has every setting of the plan that has an effect."
-    ways = [*starts(nodes, files), *(APPLIED[name] for name in APPLIED if name in files)]
+    ways = [*starts(nodes, files, has_router=job.has_router), *(APPLIED[name] for name in APPLIED if name in files)]
     lines = [
         f"# {_inline(origin.model)} for {title}",
         "",
@@ -165,8 +165,8 @@ def _measure(plan_name: str) -> list[str]:
     ]
 
 
-def starts(nodes: Nodes, files: Iterable[str]) -> list[tuple[str, str]]:
-    """Ways to start an export, from its folder: where, and the command.
+def starts(nodes: Nodes, files: Iterable[str], *, has_router: bool = False) -> list[tuple[str, str]]:
+    """Ways to start an export, from its folder: where, and the command; a router needs the addresses of all nodes.
 
     >>> starts(Nodes(workers=4, capacity=8), ["train.sh", "train.slurm"])
     [('One node', 'bash train.sh'), ('Slurm, from this folder', 'sbatch train.slurm')]
@@ -177,8 +177,10 @@ def starts(nodes: Nodes, files: Iterable[str]) -> list[tuple[str, str]]:
     where, variables = "One node", ""
     if nodes.count > 1:
         numbers = f"its number in NODE_RANK (0 to {nodes.count - 1})"
-        where = f"On each of the {nodes.count} nodes, with {numbers} and the address of node 0"
-        variables = "NODE_RANK=0 MASTER_ADDR=node0 "
+        addresses = "the addresses of all in NODES" if has_router else "the address of node 0"
+        where = f"On each of the {nodes.count} nodes, with {numbers} and {addresses}"
+        every = ",".join(f"node{number}" for number in range(nodes.count))
+        variables = f"NODE_RANK=0 {f'NODES={every}' if has_router else 'MASTER_ADDR=node0'} "
     return [(where, f"{variables}bash {script}"), ("Slurm, from this folder", f"sbatch {batch}")]
 
 
@@ -211,6 +213,7 @@ _DEGREES = (
 
 def _manifest(job: AnyJob, account: Account, target: str, version: str, files: list[str]) -> str:
     origin, plan = job.origin, job.plan
+    degrees = (*_DEGREES, *(("prefill_dp", "prefill_tp", "prefill_pp") if job.has_router else ()))
     document: dict[str, Any] = {
         "schema_version": _MANIFEST_VERSION,
         "target": target,
@@ -223,7 +226,7 @@ def _manifest(job: AnyJob, account: Account, target: str, version: str, files: l
         "processes_per_node": job.nodes.per_node,
         "files": files,
         # As numbers, by which `planner export --check` compares what the target has read.
-        "plan": {"ranks": plan.workers, **{name: getattr(plan, name) for name in _DEGREES if hasattr(plan, name)}},
+        "plan": {"ranks": plan.workers, **{name: getattr(plan, name) for name in degrees if hasattr(plan, name)}},
         "written": account.written,
         "cannot_express": account.cannot,
         "left_to_user": account.by_hand,

@@ -125,6 +125,11 @@ class _AnyJob:
     nodes: Nodes
     precision: str
 
+    @property
+    def has_router(self) -> bool:
+        """Whether requests go through servers of two kinds."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(_AnyJob):
@@ -243,8 +248,12 @@ class ServingJob(_AnyJob):
     Attributes
     ----------
     plan : ServingPlan
-    stages : tuple of int
-        Blocks per pipeline stage.
+    stages, prefill_stages : tuple of int
+        Blocks per pipeline stage; the second of the workers that only read prompts.
+    role : str
+        "prefill" or "decode" of one of two pools (`planner.exporters.pools`).
+    prefill_device : str
+        Of the workers that only read prompts, where it is another one.
     has_experts : bool
     prompt_tokens, output_tokens : int
         Mean lengths that the plan was made for.
@@ -266,12 +275,22 @@ class ServingJob(_AnyJob):
     load: str = "traffic"
     arrivals: Arrivals | None = None
     output_variation: float = 0.0
+    prefill_stages: tuple[int, ...] = ()
+    role: str = ""
+    prefill_device: str = ""
+
+    @property
+    def has_router(self) -> bool:
+        """Whether workers of their own read the prompts."""
+        return self.plan.prefill_dp > 0
 
     @property
     def in_effect(self) -> list[str]:
         """As of `Job`."""
         from costmodel.serving.plan import POOL_SETTINGS  # most plans are for training
 
-        left_out = {*(() if self.plan.pp > 1 else ("stages",)), *(() if self.has_experts else ("ep", "etp"))}
+        experts = ("ep", "etp", "prefill_ep", "prefill_etp")
+        is_piped = max(self.plan.pp, self.plan.prefill_pp) > 1
+        left_out = {*(() if is_piped else ("stages",)), *(() if self.has_experts else experts)}
         left_out |= set() if self.plan.prefill_dp else set(POOL_SETTINGS)
         return [name for name in serving_settings() if name not in left_out]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from planner.exporters.job import ServingJob
 from planner.exporters.serving import replicas_that_share, server_devices
@@ -40,6 +41,23 @@ def _pods(job: ServingJob) -> int:
     return job.plan.dp // replicas_that_share(job)
 
 
+class Worker(NamedTuple):
+    """Pods of one kind, each a server.
+
+    Attributes
+    ----------
+    job : ServingJob
+        Of one pool, where there are two.
+    words : sequence of str
+        Arguments of the program that the manifest starts.
+    environment : mapping
+    """
+
+    job: ServingJob
+    words: Sequence[str]
+    environment: Mapping[str, str]
+
+
 def _quoted(words: Sequence[str], depth: int) -> list[str]:
     """Words as items of a YAML list, which takes JSON's strings."""
     return [f"{' ' * depth}- {json.dumps(word)}" for word in words]
@@ -49,12 +67,11 @@ def dynamo(
     job: ServingJob,
     head: Sequence[str],
     module: str,
-    words: Sequence[str],
+    workers: Sequence[Worker],
     *,
-    environment: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
 ) -> str:
-    """A frontend, and workers that each are a server.
+    """A frontend, and workers that each are a server; it takes requests through both kinds where there are two.
 
     Parameters
     ----------
@@ -63,14 +80,11 @@ def dynamo(
         Comment at the top.
     module : str
         Of Dynamo, that starts the engine.
-    words : sequence of str
-        Its arguments.
-    environment : mapping, optional
+    workers : sequence of Worker
     options : sequence of str
         Lines of a file that lies in the worker as `MOUNTED`.
     """
     name = re.sub(r"[^a-z0-9]+", "-", job.origin.model.lower()).strip("-")[:40] or "plan"
-    variables = environment or {}
     config = f"{name}-options"
     mapped = [
         "apiVersion: v1",
@@ -97,48 +111,52 @@ def dynamo(
         "      extraPodSpec:",
         "        mainContainer:",
         "          image: ${IMAGE}",
-        "    Worker:",
-        "      envFromSecret: hf-token-secret",
-        "      componentType: worker",
-        f"      replicas: {_pods(job)}",
-        "      resources:",
-        "        limits:",
-        f'          gpu: "{server_devices(job)}"',
-        "      extraPodSpec:",
-        *([f"        volumes: [{{name: {config}, configMap: {{name: {config}}}}}]"] if options else []),
-        "        mainContainer:",
-        "          image: ${IMAGE}",
-        *(
-            [f"          volumeMounts: [{{name: {config}, mountPath: {MOUNTED.rpartition('/')[0]}}}]"]
-            if options
-            else []
-        ),
-        *(["          env:"] if variables else []),
-        *(f"            - {{name: {key}, value: {json.dumps(value)}}}" for key, value in variables.items()),
-        f"          command: [python3, -m, {module}]",
-        "          args:",
-        *_quoted(words, 12),
+        *(line for worker in workers for line in _service(worker, module, config if options else "")),
     ]
     return "\n".join(lines) + "\n"
 
 
-def llm_d(job: ServingJob, head: Sequence[str], words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Values of the chart, of pods that read prompts and decode.
+def _service(worker: Worker, module: str, config: str) -> list[str]:
+    """A kind of workers in Dynamo's graph; ``config`` names the map with their file of options, if they have one."""
+    role = worker.job.role
+    mount = f"          volumeMounts: [{{name: {config}, mountPath: {MOUNTED.rpartition('/')[0]}}}]"
+    return [
+        f"    {role.capitalize()}Worker:",
+        "      envFromSecret: hf-token-secret",
+        "      componentType: worker",
+        *([f"      subComponentType: {role}"] if role else []),
+        f"      replicas: {_pods(worker.job)}",
+        "      resources:",
+        "        limits:",
+        f'          gpu: "{server_devices(worker.job)}"',
+        "      extraPodSpec:",
+        *([f"        volumes: [{{name: {config}, configMap: {{name: {config}}}}}]"] if config else []),
+        "        mainContainer:",
+        "          image: ${IMAGE}",
+        *([mount] if config else []),
+        *(["          env:"] if worker.environment else []),
+        *(f"            - {{name: {key}, value: {json.dumps(value)}}}" for key, value in worker.environment.items()),
+        f"          command: [python3, -m, {module}]",
+        "          args:",
+        *_quoted(worker.words, 12),
+    ]
+
+
+def llm_d(head: Sequence[str], workers: Sequence[Worker]) -> str:
+    """Values of the chart, of pods that read prompts and decode, or of both kinds with the chart's router between them.
 
     Parameters
     ----------
-    job : ServingJob
     head : sequence of str
         Comment at the top.
-    words : sequence of str
-        Arguments of `vllm serve` beside the model, the port, and tensor and data parallelism.
-    environment : mapping
+    workers : sequence of Worker
+        With the arguments of `vllm serve` beside the model, the port, and tensor and data parallelism.
     """
-    sharing, devices = replicas_that_share(job), server_devices(job)
-    gpus = f'{{nvidia.com/gpu: "{devices}"}}'
+    apart = len(workers) > 1
     lines = [
         *comment(head),
         "# modelArtifacts.size is room for the weights; authSecretName names a secret with HF_TOKEN.",
+        *(["# llm-d's scheduler must choose prefill pods, too: its profile for disaggregation."] if apart else []),
         "multinode: false",
         "modelArtifacts:",
         "  name: ${MODEL}",
@@ -147,9 +165,24 @@ def llm_d(job: ServingJob, head: Sequence[str], words: Sequence[str], environmen
         "  authSecretName: llm-d-hf-token",
         "routing:",
         "  servicePort: 8000",
-        "  proxy: {enabled: false}",
-        "prefill: {create: false}",
-        "decode:",
+        f"  proxy: {{enabled: {'true, connector: nixlv2' if apart else 'false'}}}",
+        *([] if apart else ["prefill: {create: false}"]),
+        *(line for worker in workers for line in _values(worker)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _values(worker: Worker) -> list[str]:
+    """A kind of pods in the values of llm-d's chart."""
+    job = worker.job
+    sharing, devices = replicas_that_share(job), server_devices(job)
+    gpus = f'{{nvidia.com/gpu: "{devices}"}}'
+    variables = [f"        - {{name: {key}, value: {json.dumps(value)}}}" for key, value in worker.environment.items()]
+    if job.role:  # the other kind of pods asks for caches there
+        pod = "valueFrom: {fieldRef: {fieldPath: status.podIP}}"
+        variables.append(f"        - {{name: VLLM_NIXL_SIDE_CHANNEL_HOST, {pod}}}")
+    return [
+        f"{job.role or 'decode'}:",
         "  create: true",
         f"  replicas: {_pods(job)}",
         f"  parallelism: {{tensor: {job.plan.tp}, data: {sharing}, dataLocal: {sharing}, workers: 1}}",
@@ -158,10 +191,9 @@ def llm_d(job: ServingJob, head: Sequence[str], words: Sequence[str], environmen
         "      image: ${IMAGE}",
         "      modelCommand: vllmServe",
         "      mountModelVolume: true",
-        *(["      env:"] if environment else []),
-        *(f"        - {{name: {key}, value: {json.dumps(value)}}}" for key, value in environment.items()),
+        *(["      env:"] if variables else []),
+        *variables,
         f"      resources: {{limits: {gpus}, requests: {gpus}}}",
         "      args:",
-        *_quoted(words, 8),
+        *_quoted(worker.words, 8),
     ]
-    return "\n".join(lines) + "\n"

@@ -63,7 +63,7 @@ def launch_of(answer: Answer | Estimate) -> Launch:
         return Launch(commands=(*first, f"planner explain --plan {shlex.quote(file)}"))
     target, job, _ = found[0]
     export, exporter = make_export(job, target), exporter_of(target)
-    ways = starts(job.nodes, export.files)
+    ways = starts(job.nodes, export.files, has_router=job.has_router)
     written = f"planner export {shlex.quote(file)} --to {export.target} --output-dir {_FOLDER}"
     script = next(name for name in export.files if name.endswith(".sh"))
     return Launch(

@@ -17,6 +17,7 @@ from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
+from planner.exporters.pools import on_whole_nodes
 from planner.files.loading import load_calibration
 from planner.files.plan_file import changed_inputs
 from planner.question.resolve import resolve
@@ -242,6 +243,8 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         ),
         nodes=planned.nodes,
         stages=space.model.layout(plan.pp).blocks,
+        prefill_stages=space.model.layout(plan.prefill_pp).blocks if plan.prefill_dp else (),
+        prefill_device=space.request.prefill_device or "",
         has_experts=any(layer.kind == "moe" for layer in space.resolved.model.graph.layers),
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
@@ -253,7 +256,7 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         # To three digits and not above what was asked for.
         memory_utilisation=int(space.capacity_bytes / space.cluster.device.capacity_bytes * 1000 + 1e-6) / 1000,
     )
-    return job, "serving"
+    return on_whole_nodes(job), "serving"
 
 
 def _memory(ranked: RankedPlan) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from costmodel.precision import PRECISIONS
-from costmodel.serving.plan import POOL_SETTINGS
 from costmodel.serving.queue import BENCHMARK_ROUNDS
 from planner.exporters.account import Account
 from planner.exporters.job import ServingJob
@@ -22,9 +21,6 @@ FP8 = ("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise")
 # Lengths of a closed loop whose requests differ are drawn evenly from the mean less this share to the mean and this share; the most.
 _SPREAD, _WIDEST = 0.5, 0.9
 
-
-# Settings of the workers that only read prompts, where every target stands.
-POOL_FIELDS = dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own")
 
 # -- settings
 
@@ -101,12 +97,6 @@ def replicas_that_share(job: ServingJob) -> int:
 def server_devices(job: ServingJob) -> int:
     """Devices of the smallest server: of a replica, or of those that share experts."""
     return job.plan.tp * job.plan.pp * replicas_that_share(job)
-
-
-def pool_refusals(job: ServingJob) -> list[str]:
-    """Plans with workers that only read prompts."""
-    problem = "prompts read by workers of their own: no servers of two kinds and no proxy between them are written"
-    return [problem] if job.plan.prefill_dp else []
 
 
 def uneven_servers(job: ServingJob, devices: int, noun: str = "server") -> list[str]:
@@ -241,6 +231,6 @@ def scripts(
     ]
     return {
         SCRIPT: "\n".join(lines) + "\n",
-        BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT),
+        BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT, all_nodes=job.plan.prefill_dp > 0),
         "bench.sh": "\n".join(measure) + "\n",
     }

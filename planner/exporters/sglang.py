@@ -5,6 +5,9 @@ Three ways to start, by what the experts and the nodes allow:
 - replicas that share experts are one server, whose attention is data parallel inside its tensor-parallel group (``--attn-dp-size``);
 - others that fit in a node together are one server of it (``--dp-size``), or servers of their own where they have pipelines;
 - a server larger than a node goes over several (``--nnodes``).
+
+Workers that read prompts are servers of their own, which hand caches over by NIXL (docs/advanced_features/pd_disaggregation.md), with
+SGLang's router in front (sglang_router/router_args.py).
 """
 
 from __future__ import annotations
@@ -12,17 +15,28 @@ from __future__ import annotations
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
-from planner.exporters.kubernetes import DYNAMO, dynamo, fits_pods
+from planner.exporters.kubernetes import DYNAMO, Worker, dynamo, fits_pods
+from planner.exporters.pools import (
+    DECODE,
+    PREFILL,
+    ROUTER_PORT,
+    Place,
+    account_pools,
+    on_whole_nodes,
+    places,
+    pools_of,
+    start_of_pools,
+    uneven_pools,
+    url_of,
+)
 from planner.exporters.serving import (
     FP8,
-    POOL_FIELDS,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
     load_arguments,
     node_of_server,
-    pool_refusals,
     replicas_that_share,
     scripts,
     server_devices,
@@ -47,7 +61,11 @@ FIELDS = {
     "max_batch": "--max-running-requests, times --attn-dp-size",
     "prefill_chunk": "--chunked-prefill-size with --enable-mixed-chunk; whole prompts alone: -1",
     "prefill_batch": "--prefill-max-requests",
-    **POOL_FIELDS,
+    "prefill_dp": "servers of their own, --disaggregation-mode",
+    "prefill_tp": "--tp-size of these",
+    "prefill_pp": "--pp-size of these",
+    "prefill_ep": "--ep-size of these",
+    "prefill_etp": "--tp-size over --ep-size of these",
     "precision": "--dtype, --quantization",
     "kv_precision": "--kv-cache-dtype; -: fp16 or fp32 with weights of another format",
     "prompt_tokens": "--context-length, with output_tokens",
@@ -71,21 +89,94 @@ _PORT = 30000
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that SGLang cannot start."""
-    return [*pool_refusals(job), *uneven_servers(job, server_devices(job))]
+    plan = job.plan
+    if not job.has_router:
+        return uneven_servers(job, server_devices(job))
+    # sglang/srt/disaggregation/common/conn.py
+    unlike = f"pp {plan.pp} after prefill_pp {plan.prefill_pp}: caches go to as many stages, or to one"
+    return [*uneven_pools(job), *([unlike] if plan.pp not in (1, plan.prefill_pp) else [])]
 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     """Write the scripts."""
+    if job.has_router:
+        return _render_pools(on_whole_nodes(job), account, version)
     arguments = _arguments(job, account)
     account_placement(job.nodes, account)
     benchmark = _benchmark(job, account)
     head = header(job.origin, account, VERSIONS[version])
-    environment = {"SGLANG_PP_LAYER_PARTITION": ",".join(map(str, job.stages))} if job.plan.pp > 1 else {}
+    environment = _environment(job)
     made = scripts(job, head, environment, shell_array("ARGS", arguments), _deployment(job), benchmark)
     if fits_pods(job):
         words = ["--model-path", "${MODEL}", *(word for entry in arguments for word in entry)]
-        made[DYNAMO] = dynamo(job, head, "dynamo.sglang", words, environment=environment)
+        made[DYNAMO] = dynamo(job, head, "dynamo.sglang", [Worker(job, words, environment)])
     return made
+
+
+def _environment(job: ServingJob) -> dict[str, str]:
+    return {"SGLANG_PP_LAYER_PARTITION": ",".join(map(str, job.stages))} if job.plan.pp > 1 else {}
+
+
+# -- prompts read by servers of their own
+
+
+# The second is --disaggregation-bootstrap-port's default, where prefill servers say where caches are to go.
+_FIRST_PORT, _BOOTSTRAP, _DIST_PORT = 30000, 8998, 29500
+
+
+def _render_pools(job: ServingJob, account: Account, version: str) -> dict[str, str]:
+    """Scripts and manifests of servers that read prompts and servers that decode."""
+    pools = pools_of(job)
+    arguments = {
+        role: [
+            *_arguments(pool, account),
+            ("--disaggregation-mode", role),
+            ("--disaggregation-transfer-backend", "nixl"),
+        ]
+        for role, pool in pools.items()
+    }
+    found = places(pools, job.nodes.capacity, apart=bool(job.prefill_device))
+    where = account_pools(job, found, account)
+    benchmark = _benchmark(job, account)._replace(port=ROUTER_PORT)
+    head = header(job.origin, account, VERSIONS[version])
+    head.insert(2, where)
+    settings = [line for role, words in arguments.items() for line in shell_array(role.upper(), words)]
+    launch = ['CUDA_VISIBLE_DEVICES="$devices" python3 -m sglang.launch_server --model-path "$model" --host 0.0.0.0 \\']
+    for role, pool in pools.items():
+        launch[:0] = [
+            f'[[ "$role" != {role} ]] || local -x {name}={value}' for name, value in _environment(pool).items()
+        ]
+    launch.append('  --port "$port" "${args[@]}" "$@" "${rest[@]}" &')
+    router = [
+        "python3 -m sglang_router.launch_router --pd-disaggregation --policy round_robin",
+        f'--host 0.0.0.0 --port "${{PORT:-{ROUTER_PORT}}}"',
+        *(
+            f"--{place.role} {url_of(place, _FIRST_PORT)}"
+            + (f" {_BOOTSTRAP + place.first}" if place.role == PREFILL else "")
+            for place in found
+        ),
+    ]
+    start = start_of_pools(job, found, port=_FIRST_PORT, launch=launch, more=_of_place, router=router)
+    made = scripts(job, head, {}, settings, start, benchmark)
+    if all(map(fits_pods, pools.values())):
+        # As examples/backends/sglang/deploy/disagg.yaml of Dynamo has it.
+        rest = ["--disaggregation-bootstrap-port", "12345", "--host", "0.0.0.0"]  # noqa: S104 - inside a pod
+        words = {role: [word for entry in own for word in entry] for role, own in arguments.items()}
+        workers = [
+            Worker(pool, ["--model-path", "${MODEL}", *words[role], *rest], _environment(pool))
+            for role, pool in pools.items()
+        ]
+        made[DYNAMO] = dynamo(job, head, "dynamo.sglang", workers)
+    return made
+
+
+def _of_place(place: Place, rank: int) -> list[str]:
+    """Words of one server: where prefill servers are asked for caches, and its nodes."""
+    bootstrap = [f"--disaggregation-bootstrap-port {_BOOTSTRAP + place.first}"] if place.role == PREFILL else []
+    several = len(place.nodes)
+    address = f'"${{nodes[{place.nodes[0]}]}}:{_DIST_PORT}"'
+    over = [f"--nnodes {several} --node-rank {rank} --dist-init-addr {address}"] if several > 1 else []
+    return [*bootstrap, *over]
 
 
 def _benchmark(job: ServingJob, account: Account) -> Benchmark:
@@ -125,7 +216,7 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--attn-dp-size", str(sharing)): sharing > 1,
         ("--quantization", _QUANTIZATION.get(job.precision, "")): job.precision in _QUANTIZATION,
         ("--kv-cache-dtype", _CACHE.get(job.kv_precision, "")): not is_plain and job.kv_precision in _CACHE,
-        ("--host", "0.0.0.0"): job.nodes.count > 1,  # noqa: S104 - for the load balancer and the other nodes
+        ("--host", "0.0.0.0"): job.nodes.count > 1 and not job.role,  # noqa: S104 - for the load balancer and the other nodes
     }
     return [
         ("--tp-size", str(plan.tp * sharing)),
@@ -142,10 +233,13 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 def _prefill(job: ServingJob) -> list[tuple[str, ...]]:
     """How prompts are read: pieces beside the decoding, or whole prompts in passes of their own, SGLang's way."""
     plan = job.plan
+    if job.role == DECODE:
+        return []
     prompts = ("--prefill-max-requests", str(plan.prefill_batch))
     if plan.prefill_chunk:
         size = plan.prefill_chunk * plan.prefill_batch
-        return [("--chunked-prefill-size", str(size)), ("--enable-mixed-chunk",), prompts]
+        mixed = [] if job.role else [("--enable-mixed-chunk",)]
+        return [("--chunked-prefill-size", str(size)), *mixed, prompts]
     tokens = ("--max-prefill-tokens", str(plan.prefill_batch * job.prompt_tokens))
     return [("--chunked-prefill-size", "-1"), tokens, prompts]
 

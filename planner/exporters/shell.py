@@ -123,8 +123,10 @@ def node_ranks(nodes: Nodes) -> list[str]:
     ]
 
 
-def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str = _LAUNCH) -> str:
-    """A batch script that starts a launch script once on every node."""
+def slurm_script(
+    header: Sequence[str], nodes: Nodes, job_name: str, script: str = _LAUNCH, *, all_nodes: bool = False
+) -> str:
+    """A batch script that starts a launch script once on every node; ``all_nodes`` gives it the addresses of all in NODES."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "plan"
     lines = [
         "#!/usr/bin/env bash",
@@ -150,6 +152,7 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         "fi",
         *(_by_domain(nodes) if nodes.has_neighbours else _FIRST_NODE),
         "export MASTER_ADDR",
+        *(_ALL_NODES if all_nodes else []),
         'export MASTER_PORT="${MASTER_PORT:-29500}"',
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
     ]
@@ -158,6 +161,10 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
 
 # sed reads to the end: where head closes the pipe early, pipefail ends the job.
 _FIRST_NODE = ['MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"']
+
+
+# In the order of SLURM_NODEID.
+_ALL_NODES = ['NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)"', "export NODES"]
 
 
 def _by_domain(nodes: Nodes) -> list[str]:

@@ -6,17 +6,16 @@ their own; those that share experts are one, whose attention is data parallel (`
 
 from __future__ import annotations
 
+from costmodel.serving.plan import POOL_SETTINGS
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
-from planner.exporters.kubernetes import DYNAMO, MOUNTED, dynamo
+from planner.exporters.kubernetes import DYNAMO, MOUNTED, Worker, dynamo
 from planner.exporters.serving import (
-    POOL_FIELDS,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
-    pool_refusals,
     replicas_that_share,
     scripts,
     server_devices,
@@ -44,7 +43,7 @@ FIELDS = {
     "max_batch": "--max_batch_size",
     "prefill_chunk": "--max_num_tokens, enable_chunked_prefill; -: whole prompts in passes of their own",
     "prefill_batch": "--max_num_tokens",
-    **POOL_FIELDS,
+    **dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own"),
     "precision": "dtype; by hand: weights of fewer bits, from the checkpoint",
     "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max_seq_len, with output_tokens",
@@ -67,13 +66,15 @@ _PORT = 8000
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that these files cannot start."""
     devices, capacity, sharing = server_devices(job), job.nodes.capacity, replicas_that_share(job)
+    if job.has_router:
+        return ["prompts read by workers of their own: no servers of two kinds and no router between them are written"]
     if sharing > 1 and job.plan.tp > 1:
         return [f"experts shared by replicas of tp {job.plan.tp}: attention is data parallel with tp 1 only"]
     if devices > capacity:
         return [
             f"a server of {devices} devices: over several nodes of {capacity} it needs the MPI launcher of your cluster"
         ]
-    return [*pool_refusals(job), *uneven_servers(job, devices)]
+    return uneven_servers(job, devices)
 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
@@ -95,7 +96,7 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     return {
         **made,
         _OPTIONS: "\n".join([*comment(head), *options]) + "\n",
-        DYNAMO: dynamo(job, head, "dynamo.trtllm", words, options=[*every, *options]),
+        DYNAMO: dynamo(job, head, "dynamo.trtllm", [Worker(job, words, {})], options=[*every, *options]),
     }
 
 

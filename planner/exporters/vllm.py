@@ -6,26 +6,43 @@ Three ways to start, by what the experts and the nodes allow:
   that keep one set of experts together do, since a server spreads its experts over all of its ranks;
 - a replica larger than a node is a server of its own (``--nnodes``);
 - several servers are started side by side where more than one fits in a node.
+
+Workers that read prompts are servers of their own, which hand caches over by NIXL (docs/features/nixl_connector_usage.md), with vLLM's
+router in front (github.com/vllm-project/router, README).
 """
 
 from __future__ import annotations
 
+import json
+
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
-from planner.exporters.kubernetes import DYNAMO, LLM_D, dynamo, fits_pods, llm_d
+from planner.exporters.kubernetes import DYNAMO, LLM_D, Worker, dynamo, fits_pods, llm_d
+from planner.exporters.pools import (
+    DECODE,
+    PREFILL,
+    ROUTER_PORT,
+    Place,
+    account_pools,
+    on_whole_nodes,
+    places,
+    pools_of,
+    start_of_pools,
+    uneven_pools,
+    url_of,
+)
 from planner.exporters.serving import (
     FP8,
-    POOL_FIELDS,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
     load_arguments,
     node_of_server,
-    pool_refusals,
     replicas_that_share,
     scripts,
+    server_devices,
     servers_side_by_side,
     spread_of,
     uneven_servers,
@@ -47,7 +64,11 @@ FIELDS = {
     "max_batch": "--max-num-seqs",
     "prefill_chunk": "--max-num-batched-tokens; -: whole prompts in passes of their own",
     "prefill_batch": "--max-num-batched-tokens",
-    **POOL_FIELDS,
+    "prefill_dp": "servers of their own, --kv-transfer-config",
+    "prefill_tp": "--tensor-parallel-size of these",
+    "prefill_pp": "--pipeline-parallel-size of these",
+    "prefill_ep": "--enable-expert-parallel of these; -: other sizes",
+    "prefill_etp": "without --enable-expert-parallel of these; -: other sizes",
     "precision": "--dtype, --quantization fp8",
     "kv_precision": "--kv-cache-dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max-model-len, with output_tokens",
@@ -76,7 +97,9 @@ def _replica_devices(job: ServingJob) -> int:
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that vLLM cannot start."""
-    problems, capacity = pool_refusals(job), job.nodes.capacity
+    problems, capacity = list[str](), job.nodes.capacity
+    if job.has_router:
+        return _refused_pools(job)
     devices = _replica_devices(job)
     server = devices * _replicas_per_server(job)
     if job.has_experts and server > devices > capacity:
@@ -92,6 +115,8 @@ def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     """Write the scripts."""
+    if job.has_router:
+        return _render_pools(on_whole_nodes(job), account, version)
     arguments = _arguments(job, account)
     account_placement(job.nodes, account)
     start = _deployment(job, account)
@@ -105,13 +130,111 @@ def _manifests(
     job: ServingJob, head: list[str], arguments: list[tuple[str, ...]], environment: dict[str, str]
 ) -> dict[str, str]:
     """A server per pod; Dynamo's worker is one replica, so that those that share experts are llm-d's alone."""
-    experts = [("--enable-expert-parallel",)] if job.has_experts and job.plan.ep > 1 else []
-    words = [word for entry in (*arguments, *experts) for word in entry]
-    degree = words.index("--tensor-parallel-size")  # the chart's own
-    made = {LLM_D: llm_d(job, head, words[:degree] + words[degree + 2 :], environment)}
+    words = [word for entry in (*arguments, *_experts(job, Account(), server_devices(job))) for word in entry]
+    made = {LLM_D: llm_d(head, [Worker(job, _without_degree(words), environment)])}
     if replicas_that_share(job) == 1:
-        made[DYNAMO] = dynamo(job, head, "dynamo.vllm", ["--model", "${MODEL}", *words], environment=environment)
+        made[DYNAMO] = dynamo(job, head, "dynamo.vllm", [Worker(job, ["--model", "${MODEL}", *words], environment)])
     return made
+
+
+def _without_degree(words: list[str]) -> list[str]:
+    """Words without tensor parallelism, which llm-d's chart writes itself."""
+    degree = words.index("--tensor-parallel-size")
+    return words[:degree] + words[degree + 2 :]
+
+
+# -- prompts read by servers of their own
+
+
+_FIRST_PORT, _SIDE_CHANNEL, _RPC_PORT = 8100, 5600, 13345  # as vLLM's documentation has them
+_LAUNCH = (
+    # Every server of a node needs a side channel of its own; data-parallel ranks take those that follow.
+    f'export VLLM_NIXL_SIDE_CHANNEL_HOST="$here" VLLM_NIXL_SIDE_CHANNEL_PORT=$(({_SIDE_CHANNEL} + ${{devices%%,*}}))',
+    'CUDA_VISIBLE_DEVICES="$devices" vllm serve "$model" --port "$port" "${args[@]}" "$@" "${rest[@]}" &',
+)
+
+
+def _transfer(role: str) -> tuple[str, str]:
+    """How caches are handed over; NIXL does the same for every role (vLLM's documentation)."""
+    return "--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": role})
+
+
+def _refused_pools(job: ServingJob) -> list[str]:
+    problems = uneven_pools(job)
+    if max(job.plan.pp, job.plan.prefill_pp) > 1:  # vllm-project/vllm issue 52913
+        problems.append(
+            "pipelines with prompts read by workers of their own: NixlConnector hands over no caches of pipelines"
+        )
+    for role, pool in pools_of(job).items():
+        if server_devices(pool) > pool.plan.tp > job.nodes.capacity:
+            problems.append(f"experts shared by {role} replicas that are larger than a node of {job.nodes.capacity}")
+    return problems
+
+
+def _render_pools(job: ServingJob, account: Account, version: str) -> dict[str, str]:
+    """Scripts and manifests of servers that read prompts and servers that decode."""
+    pools = pools_of(job)
+    arguments = {
+        role: [*_arguments(pool, account), *_experts(pool, account, server_devices(pool))]
+        for role, pool in pools.items()
+    }
+    found = places(pools, job.nodes.capacity, apart=bool(job.prefill_device))
+    where = account_pools(job, found, account)
+    head = header(job.origin, account, VERSIONS[version])
+    head.insert(2, where)
+    roles = {PREFILL: "kv_producer", DECODE: "kv_consumer"}
+    settings = [
+        line
+        for role, words in arguments.items()
+        for line in shell_array(role.upper(), [*words, _transfer(roles[role])])
+    ]
+    heads = [place for place in found if place.role == PREFILL], [place for place in found if place.role == DECODE]
+    router = [
+        "vllm-router --vllm-pd-disaggregation --policy round_robin --intra-node-data-parallel-size 1",
+        f'--host 0.0.0.0 --port "${{PORT:-{ROUTER_PORT}}}"',
+        *(f"--{role} {url_of(place, _FIRST_PORT)}" for role, own in zip(pools, heads, strict=True) for place in own),
+    ]
+    start = start_of_pools(
+        job,
+        found,
+        port=_FIRST_PORT,
+        launch=_LAUNCH,
+        more=lambda place, rank: _of_place(pools[place.role], place, rank),
+        router=router,
+    )
+    made = scripts(job, head, {}, settings, start, _benchmark(job)._replace(port=ROUTER_PORT))
+    if any(not fits_pods(pool) for pool in pools.values()):
+        return made
+    words = {
+        role: [word for entry in (*own, _transfer("kv_both")) for word in entry] for role, own in arguments.items()
+    }
+    made[LLM_D] = llm_d(head, [Worker(pool, _without_degree(words[role]), {}) for role, pool in pools.items()])
+    if all(replicas_that_share(pool) == 1 for pool in pools.values()):
+        workers = [
+            Worker(pool, ["--model", "${MODEL}", "--disaggregation-mode", role, *words[role]], {})
+            for role, pool in pools.items()
+        ]
+        made[DYNAMO] = dynamo(job, head, "dynamo.vllm", workers)
+    return made
+
+
+def _of_place(pool: ServingJob, place: Place, rank: int) -> list[str]:
+    """Words of one server of a pool: its nodes, and its replicas where they share experts."""
+    sharing, several = replicas_that_share(pool), len(place.nodes)
+    address = f'"${{nodes[{place.nodes[0]}]}}"'
+    follows = ["--headless"] if rank else []
+    if sharing > 1:
+        here = sharing // several
+        over = [f"--data-parallel-size-local {here} --data-parallel-address {address}"] if several > 1 else []
+        starts = [f"--data-parallel-start-rank {rank * here}"] if rank else []
+        ports = f"--data-parallel-size {sharing} --data-parallel-rpc-port {_RPC_PORT + place.first}"
+        return [ports, *over, *follows, *starts]
+    if several > 1:
+        return [
+            f"--distributed-executor-backend mp --nnodes {several} --node-rank {rank} --master-addr {address}",
+            *follows,
+        ]
+    return []
 
 
 def _benchmark(job: ServingJob) -> Benchmark:
@@ -163,7 +286,7 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     return [
         ("--tensor-parallel-size", str(plan.tp)),
         ("--pipeline-parallel-size", str(plan.pp)),
-        ("--max-num-seqs", str(plan.max_batch)),
+        ("--max-num-seqs", str(plan.prefill_batch if job.role == PREFILL else plan.max_batch)),
         ("--max-model-len", str(length)),
         ("--gpu-memory-utilization", f"{job.memory_utilisation:g}"),
         ("--dtype", dtype),
@@ -174,6 +297,13 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 
 def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, ...]]:
     plan = job.plan
+    if job.role == DECODE:  # a token for every sequence
+        return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(plan.max_batch))]
+    if job.role == PREFILL:  # nothing is decoded in its passes
+        tokens = plan.prefill_batch * (plan.prefill_chunk or job.prompt_tokens)
+        if plan.prefill_chunk:
+            return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(tokens))]
+        return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(max(tokens, length)))]
     if plan.prefill_chunk:
         # The budget of a pass counts the tokens that are decoded in it, too, and is no less than --max-num-seqs (SchedulerConfig).
         budget = max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
@@ -184,7 +314,7 @@ def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, 
     return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
 
 
-def _experts(job: ServingJob, account: Account, ranks: int) -> list[str]:
+def _experts(job: ServingJob, account: Account, ranks: int) -> list[tuple[str]]:
     """Experts lie on all ranks of a server: whole ones with expert parallelism, slices of each without."""
     plan = job.plan
     if not job.has_experts:
@@ -193,19 +323,20 @@ def _experts(job: ServingJob, account: Account, ranks: int) -> list[str]:
     wanted = (plan.ep, plan.etp)
     written = (ranks, 1) if is_expert_parallel else (1, ranks)
     if wanted != written:
+        degree = "etp" if is_expert_parallel and plan.etp > 1 else "ep"
         account.impossible(
-            "etp" if is_expert_parallel and plan.etp > 1 else "ep",
+            f"prefill_{degree}" if job.role == PREFILL else degree,
             f"a server of {ranks} ranks has ep {written[0]} and etp {written[1]}, not ep {plan.ep} and etp {plan.etp}",
         )
-    return ["ARGS+=(--enable-expert-parallel)"] if is_expert_parallel else []
+    return [("--enable-expert-parallel",)] if is_expert_parallel else []
 
 
 def _deployment(job: ServingJob, account: Account) -> list[str]:
     plan, devices, capacity = job.plan, _replica_devices(job), job.nodes.capacity
+    replicas = 1 if devices > capacity else _replicas_per_server(job)
+    experts = [f"ARGS+=({word})" for (word,) in _experts(job, account, plan.tp * replicas)]
     if devices > capacity:
-        return [*_experts(job, account, plan.tp), *_over_nodes(job, devices // capacity)]
-    replicas = _replicas_per_server(job)
-    experts = _experts(job, account, plan.tp * replicas)
+        return [*experts, *_over_nodes(job, devices // capacity)]
     if replicas < plan.dp and replicas * devices <= job.nodes.per_node:
         return [*experts, *_own_servers(job, replicas)]
     return [*experts, *_one_server(job, replicas)]

@@ -46,17 +46,19 @@ def _import(name: str) -> Any:
         raise NotInstalledError(f"{name}: {error}") from None
 
 
-def _launched(folder: Path, launcher: str, script: str = "train.sh") -> tuple[list[str], dict[str, str]]:
-    """What a launch script gives its launcher: arguments, and the variables that it sets."""
+def _launched(folder: Path, launcher: str, script: str = "train.sh", **given: str) -> tuple[list[str], dict[str, str]]:
+    """What a launch script gives its launcher: arguments, and the variables that it sets; ``given`` are variables of the user."""
     with tempfile.TemporaryDirectory() as tools:
         stand_in, said = Path(tools, launcher), Path(tools, "said")
         stand_in.write_text(
             f"#!{sys.executable}\nimport json, os, sys\n"
-            f"json.dump([sys.argv[1:], dict(os.environ)], open({str(said)!r}, 'w'))\n",
+            f"own = {str(said)!r} + str(os.getpid())\n"
+            "with open(own, 'w') as file:\n    json.dump([sys.argv[1:], dict(os.environ)], file)\n"
+            f"os.replace(own, {str(said)!r})\n",  # whole, where several start at a time
             encoding="utf-8",
         )
         stand_in.chmod(0o755)
-        asked = {name: os.environ.get(name, value) for name, value in _STAND_INS.items()}
+        asked = {name: os.environ.get(name, value) for name, value in _STAND_INS.items()} | given
         environment = {**os.environ, **asked, "PATH": f"{tools}:{os.environ['PATH']}"}
         done = subprocess.run(  # noqa: S603 - a script of an export
             ["bash", str(folder / script)],  # noqa: S607
@@ -215,34 +217,54 @@ def _nanotron(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _vllm(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
-    arguments = _launched(folder, "vllm", "serve.sh")[0]
+def _servers(folder: Path, plan: dict[str, Any], program: str) -> dict[str, list[str]]:
+    """What serve.sh gives a server; one of each kind where prompts are read by servers of their own."""
+    if "prefill_dp" not in plan:
+        return {"": _launched(folder, program, "serve.sh")[0]}
+    found = {}
+    for prefix, role in (("", "decode"), ("prefill_", "prefill")):
+        for node in range(plan["ranks"]):  # the first that has one
+            given = {"ROLE": role, "NODE_RANK": str(node), "NODES": ",".join(["localhost"] * plan["ranks"])}
+            with contextlib.suppress(FileNotFoundError):
+                found[prefix] = _launched(folder, program, "serve.sh", **given)[0]
+                break
+    return found
+
+
+def _vllm(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     if not _import("torch").cuda.is_available():  # a wheel for CUDA finds no device that it knows
         _import("vllm.platforms")._current_platform = _import("vllm.platforms.cpu").CpuPlatform()
     make = _import("vllm.entrypoints.common.cli_args").make_arg_parser
     parser = make(_import("vllm.utils.argparse_utils").FlexibleArgumentParser())
-    args = parser.parse_args(["--model", *arguments[1:]])
-    args = _import("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(args)
+    make_args = _import("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args
     # The parser takes any word; the weights are looked for by this list.
     methods = _import("vllm.model_executor.layers.quantization").QUANTIZATION_METHODS
-    if args.quantization is not None and args.quantization not in methods:
-        raise ValueError(f"--quantization {args.quantization}: this release has {', '.join(sorted(methods))}")
+    read: dict[str, Any] = {}
+    for prefix, arguments in _servers(folder, plan, "vllm").items():
+        args = make_args(parser.parse_args(["--model", *arguments[1:]]))
+        if args.quantization is not None and args.quantization not in methods:
+            raise ValueError(f"--quantization {args.quantization}: this release has {', '.join(sorted(methods))}")
+        read[f"{prefix}tp"], read[f"{prefix}pp"] = args.tensor_parallel_size, args.pipeline_parallel_size
+        read[f"{prefix}max_batch"] = args.max_num_seqs
     with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
         bench = _import("vllm.utils.argparse_utils").FlexibleArgumentParser()
         _import("vllm.benchmarks.serve").add_cli_args(bench)
         bench.parse_args(_launched(folder, "vllm", "bench.sh")[0][2:])
-    return {"tp": args.tensor_parallel_size, "pp": args.pipeline_parallel_size, "max_batch": args.max_num_seqs}
+    return read
 
 
-def _sglang(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
-    words = _launched(folder, "python3", "serve.sh")[0]  # -m sglang.launch_server ...
+def _sglang(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     _import("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
-    args = parser.parse_args(words[2:])
-    replicas = args.attn_dp_size
+    read: dict[str, Any] = {}
+    for prefix, words in _servers(folder, plan, "python3").items():  # -m sglang.launch_server ...
+        args = parser.parse_args(words[2:])
+        replicas = args.attn_dp_size
+        read[f"{prefix}tp"], read[f"{prefix}pp"] = args.tp_size // replicas, args.pp_size
+        read[f"{prefix}max_batch"] = args.max_running_requests // replicas
     with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
         _read_by(_import("sglang.benchmark.serving"), _launched(folder, "python3", "bench.sh")[0][2:])
-    return {"tp": args.tp_size // replicas, "pp": args.pp_size, "max_batch": args.max_running_requests // replicas}
+    return read
 
 
 def _read_by(benchmark: Any, words: list[str]) -> None:

@@ -55,6 +55,7 @@ def serving_job(plan: ServingPlan, **changes: Any) -> ServingJob:
     values: dict[str, Any] = {
         "origin": origin(summary="a way to serve"),
         "nodes": Nodes(workers=plan.workers, capacity=8, domain_gpus=getattr(plan, "domain_gpus", 0)),
+        "prefill_stages": tuple(80 // plan.prefill_pp + (s < 80 % plan.prefill_pp) for s in range(plan.prefill_pp)),
         "stages": tuple(80 // plan.pp + (s < 80 % plan.pp) for s in range(plan.pp)),
         "has_experts": False,
         "prompt_tokens": 1024,
@@ -167,3 +168,11 @@ SERVE_EXPERTS = serving_job(
     kv_precision="fp8",
 )
 SERVE_NODES = serving_job(ServingPlan(tp=8, pp=2, dp=2, max_batch=32, prefill_chunk=2048), load="benchmark")
+# Prompts read by servers of their own: beside those that decode, and on nodes with experts shared over two of them.
+SERVE_APART = serving_job(
+    ServingPlan(tp=4, max_batch=48, prefill_dp=2, prefill_tp=2, prefill_batch=3, prefill_chunk=2048)
+)
+SERVE_APART_NODES = serving_job(
+    ServingPlan(tp=8, ep=16, dp=2, max_batch=32, prefill_dp=8, prefill_tp=1, prefill_ep=8),
+    has_experts=True,
+)

@@ -24,6 +24,7 @@ from planner.core.errors import UsageError
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.export import make_export
 from planner.exporters.megatron import layout_text
+from planner.exporters.pools import places, pools_of
 from tests.planner.exporters.jobs import (
     CONTEXT,
     DATA,
@@ -33,6 +34,8 @@ from tests.planner.exporters.jobs import (
     ODD_STAGES,
     PIPELINE,
     PLAIN_PIPELINE,
+    SERVE_APART,
+    SERVE_APART_NODES,
     job_of,
     origin,
     serving_job,
@@ -407,6 +410,101 @@ def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path)
     lines = sorted(log.read_text(encoding="utf-8").splitlines())
     assert [line.split()[0] for line in lines] == ["0,1", "2,3", "4,5", "6,7"]
     assert [line.split("--port ")[1].split()[0] for line in lines] == ["8000", "8001", "8002", "8003"]
+
+
+def _started(folder: Path, tools: Path, program: str, **given: str) -> list[str]:
+    """What serve.sh gives its servers and its router, a line each: role's devices, side channel, arguments."""
+    tools.mkdir(parents=True)
+    log = tools / "log"
+    for name in (program, "vllm-router"):
+        line = 'echo "${CUDA_VISIBLE_DEVICES:-} ${VLLM_NIXL_SIDE_CHANNEL_PORT:-} ${SGLANG_PP_LAYER_PARTITION:-} $*"'
+        (tools / name).write_text(f'#!/bin/sh\n{line} >> "{log}"\nsleep 1\n', encoding="utf-8")
+        (tools / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "MODEL": "my model", **given}
+    subprocess.run(["bash", str(folder / "serve.sh")], env=environment, check=True, timeout=30)
+    return sorted(log.read_text(encoding="utf-8").splitlines()) if log.exists() else []
+
+
+def test_servers_of_two_kinds_share_a_node(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", make_export(SERVE_APART, "vllm").files)
+    router, decode, *prefill = _started(folder, tmp_path / "all", "vllm")
+    assert decode.startswith("0,1,2,3 5600  serve my model --port 8100 --tensor-parallel-size 4 ")
+    assert [line[:22] for line in prefill] == ["4,5 5604  serve my mod", "6,7 5606  serve my mod"]
+    # The plan's pass of 3 parts of 2048 tokens; a token of 48 sequences.
+    assert all("--max-num-seqs 3 " in line and "--max-num-batched-tokens 6144 " in line for line in prefill)
+    assert "--max-num-seqs 48 " in decode
+    assert "--max-num-batched-tokens 48 " in decode
+    assert '"kv_role": "kv_producer"' in prefill[0]
+    assert '"kv_role": "kv_consumer"' in decode
+    ends = ["--prefill http://localhost:8104", "--prefill http://localhost:8106", "--decode http://localhost:8100"]
+    assert router.endswith(f"--host 0.0.0.0 --port 8000 {' '.join(ends)}")
+    assert len(_started(folder, tmp_path / "some", "vllm", ROLE="prefill")) == 2
+
+
+def test_servers_of_two_kinds_on_nodes(tmp_path: Path) -> None:
+    """Experts shared over two nodes decode; the third node reads prompts."""
+    folder = _write(tmp_path / "run", make_export(SERVE_APART_NODES, "vllm").files)
+    nodes = {"NODES": "a,b,c", "ROLE": "decode"}
+    (second,) = _started(folder, tmp_path / "1", "vllm", NODE_RANK="1", **nodes)
+    assert second.endswith("--data-parallel-address a --headless --data-parallel-start-rank 1")
+    assert _started(folder, tmp_path / "2", "vllm", NODE_RANK="2", **nodes) == []
+    (router,) = _started(folder, tmp_path / "0", "vllm", NODE_RANK="0", NODES="a,b,c", ROLE="router")
+    assert router.endswith("--prefill http://c:8100 --decode http://a:8100")
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert "NODE_RANK=0 NODES=node0,node1,node2 bash serve.sh" in readme
+    assert "prefill: 1 server of 8 devices on node 2; decode: 1 server of 16 devices on nodes 0, 1" in readme
+    assert "export NODES" in (folder / "serve.slurm").read_text(encoding="utf-8")
+
+
+def test_pools_of_sglang(tmp_path: Path) -> None:
+    plan = ServingPlan(tp=4, max_batch=48, prefill_dp=1, prefill_tp=2, prefill_pp=2)
+    folder = _write(tmp_path / "run", make_export(serving_job(plan), "sglang").files)
+    router, prefill, decode = sorted(_started(folder, tmp_path / "tools", "python3"), key=lambda line: line[:1] + line)
+    assert "-m sglang_router.launch_router --pd-disaggregation" in router
+    assert router.endswith("--prefill http://localhost:30000 8998 --decode http://localhost:30004")
+    assert prefill.startswith("0,1,2,3  40,40 -m sglang.launch_server ")
+    assert prefill.endswith("--disaggregation-bootstrap-port 8998")
+    assert decode.startswith("4,5,6,7   -m sglang.launch_server ")
+    assert "--disaggregation-mode decode" in decode
+    assert "--chunked-prefill-size" not in decode
+
+
+def test_pools_of_unlike_devices_take_nodes_of_their_own() -> None:
+    job = serving_job(ServingPlan(tp=4, prefill_dp=1, prefill_tp=4), prefill_device="a100")
+    found = places(pools_of(job), 8, apart=True)
+    assert [(place.role, list(place.nodes), place.listed) for place in found] == [
+        ("prefill", [0], "0,1,2,3"),
+        ("decode", [1], "0,1,2,3"),
+    ]
+    assert "a100" in make_export(job, "vllm").account.by_hand["prefill_device"]
+
+
+def test_pools_that_need_another_node_say_so() -> None:
+    """Three servers of 5 devices take three nodes of 8, where 15 devices would take two."""
+    job = serving_job(ServingPlan(tp=5, dp=2, prefill_dp=1, prefill_tp=5))
+    assert "3 nodes, and the prediction is for 2" in make_export(job, "vllm").account.cannot["placement"]
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang"])
+def test_pods_of_two_kinds(target: str) -> None:
+    files = make_export(SERVE_APART, target).files
+    services = yaml.safe_load(files["dynamo.yaml"])["spec"]["services"]
+    pods = {role: services[f"{role.capitalize()}Worker"] for role in ("prefill", "decode")}
+    assert [(pod["subComponentType"], pod["replicas"], pod["resources"]["limits"]["gpu"]) for pod in pods.values()] == [
+        ("prefill", 2, "2"),
+        ("decode", 1, "4"),
+    ]
+    for role, pod in pods.items():
+        words = pod["extraPodSpec"]["mainContainer"]["args"]
+        assert words[words.index("--disaggregation-mode") + 1] == role
+    if target == "vllm":
+        values = yaml.safe_load(files["llm-d.yaml"])
+        assert values["routing"]["proxy"] == {"enabled": True, "connector": "nixlv2"}
+        assert [values[role]["replicas"] for role in pods] == [2, 1]
+        assert [values[role]["parallelism"]["tensor"] for role in pods] == [2, 4]
+        (container,) = values["prefill"]["containers"]
+        assert container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+        assert "--kv-transfer-config" in container["args"]
 
 
 @pytest.mark.parametrize("job", [FSDP, DATA, CONTEXT], ids=["fsdp", "data", "context"])

@@ -21,7 +21,16 @@ from planner.exporters.export import AnyJob, make_export, write_folder
 from planner.exporters.other_networks import other_network_of
 from planner.files.resources import bundled
 from planner.importers.networks import load_model
-from tests.planner.exporters.jobs import SERVE, SERVE_EXPERTS, SERVE_PIPELINE, job_of, origin, serving_job
+from tests.planner.exporters.jobs import (
+    SERVE,
+    SERVE_APART,
+    SERVE_APART_NODES,
+    SERVE_EXPERTS,
+    SERVE_PIPELINE,
+    job_of,
+    origin,
+    serving_job,
+)
 
 pytestmark = pytest.mark.frameworks
 
@@ -78,6 +87,8 @@ def servers() -> Iterator[tuple[str, AnyJob]]:
 def jobs(target: str) -> Iterator[tuple[str, AnyJob]]:
     if target in targets_that_take("serving"):
         yield from {"serve": SERVE, "serve-pipeline": SERVE_PIPELINE, "serve-experts": SERVE_EXPERTS}.items()
+        if target != "tensorrt-llm":
+            yield from {"serve-apart": SERVE_APART, "serve-apart-nodes": SERVE_APART_NODES}.items()
         yield from servers()
         return
     for i, (model, graph) in enumerate(transformers()):

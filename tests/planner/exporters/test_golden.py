@@ -22,6 +22,8 @@ from tests.planner.exporters.jobs import (
     PIPELINE,
     PLAIN_PIPELINE,
     SERVE,
+    SERVE_APART,
+    SERVE_APART_NODES,
     SERVE_EXPERTS,
     SERVE_NODES,
     SERVE_PIPELINE,
@@ -30,6 +32,7 @@ from tests.planner.exporters.jobs import (
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = ".golden"  # keeps formatters and linters away from them
+APART: dict[str, AnyJob] = {"apart": SERVE_APART, "apart-nodes": SERVE_APART_NODES}
 JOBS: dict[str, dict[str, AnyJob]] = {
     "torch": {
         **{name: layer_jobs.job_of_case(name) for name in ("hybrid", "grid", "data-accumulated")},
@@ -42,8 +45,8 @@ JOBS: dict[str, dict[str, AnyJob]] = {
     "deepspeed": {"plain-pipeline": PLAIN_PIPELINE, "fsdp": FSDP, "data": DATA},
     "accelerate": {"fsdp": FSDP, "data": DATA, "context": CONTEXT},
     "nanotron": {"plain-pipeline": PLAIN_PIPELINE, "odd-stages": ODD_STAGES, "experts": EXPERTS},
-    "vllm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS},
-    "sglang": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, "two-nodes": SERVE_NODES},
+    "vllm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, **APART},
+    "sglang": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, **APART, "two-nodes": SERVE_NODES},
     "tensorrt-llm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS},
 }
 CASES = [
