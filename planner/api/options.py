@@ -269,6 +269,7 @@ class _Network(TypedDict, total=False):
             "LAYERS:SPLIT",
             "Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
             panel=LAYERS,
+            rare=True,
             is_repeated=True,
             read=fixes,
         ),
@@ -714,6 +715,7 @@ class _Serving(_Requests, total=False):
             "N",
             "Requests in flight, of all replicas; the next comes when one is answered. Default: the best.",
             panel=SERVING,
+            rare=True,
             read=partial(Values.count, most=_MOST_SEQUENCES),
         ),
     ]
