@@ -245,7 +245,8 @@ def _vllm(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
         if args.quantization is not None and args.quantization not in methods:
             raise ValueError(f"--quantization {args.quantization}: this release has {', '.join(sorted(methods))}")
         read[f"{prefix}tp"], read[f"{prefix}pp"] = args.tensor_parallel_size, args.pipeline_parallel_size
-        read[f"{prefix}max_batch"] = args.max_num_seqs
+        if not prefix:
+            read["max_batch"] = args.max_num_seqs
     with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
         bench = _import("vllm.utils.argparse_utils").FlexibleArgumentParser()
         _import("vllm.benchmarks.serve").add_cli_args(bench)
@@ -261,7 +262,8 @@ def _sglang(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
         args = parser.parse_args(words[2:])
         replicas = args.attn_dp_size
         read[f"{prefix}tp"], read[f"{prefix}pp"] = args.tp_size // replicas, args.pp_size
-        read[f"{prefix}max_batch"] = args.max_running_requests // replicas
+        if not prefix:
+            read["max_batch"] = args.max_running_requests // replicas
     with contextlib.suppress(NotInstalledError):  # it needs more packages than the server
         _read_by(_import("sglang.benchmark.serving"), _launched(folder, "python3", "bench.sh")[0][2:])
     return read

@@ -22,6 +22,7 @@ from costmodel.serving.plan import ServingPlan
 from costmodel.serving.workload import Arrivals
 from planner.core.errors import UsageError
 from planner.exporters import exporter_of, targets_that_take
+from planner.exporters.check import parsers
 from planner.exporters.export import make_export
 from planner.exporters.megatron import layout_text
 from planner.exporters.pools import places, pools_of
@@ -454,6 +455,16 @@ def test_servers_of_two_kinds_on_nodes(tmp_path: Path) -> None:
     assert "NODE_RANK=0 NODES=node0,node1,node2 bash serve.sh" in readme
     assert "prefill: 1 server of 8 devices on node 2; decode: 1 server of 16 devices on nodes 0, 1" in readme
     assert "export NODES" in (folder / "serve.slurm").read_text(encoding="utf-8")
+
+
+def test_the_check_finds_a_server_of_each_kind(tmp_path: Path) -> None:
+    """Those that decode are on node 0, those that read prompts on node 2."""
+    folder = _write(tmp_path / "run", make_export(SERVE_APART_NODES, "vllm").files)
+    plan = json.loads((folder / "export.json").read_text(encoding="utf-8"))["plan"]
+    assert (plan["prefill_dp"], plan["prefill_tp"], plan["prefill_pp"]) == (8, 1, 1)
+    given = parsers._servers(folder, plan, "vllm")
+    degrees = {prefix: words[words.index("--tensor-parallel-size") + 1] for prefix, words in given.items()}
+    assert degrees == {"": "8", "prefill_": "1"}
 
 
 def test_pools_of_sglang(tmp_path: Path) -> None:
