@@ -36,6 +36,7 @@ TARGETS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("transformers", "huggingface", "hf", "trainer"), "accelerate"),
     **dict.fromkeys(("pytorch", "fsdp", "fsdp2", "dtensor"), "torch"),
     **dict.fromkeys(("trtllm", "trt-llm"), "tensorrt-llm"),
+    **dict.fromkeys(("dynamo", "llm-d"), "vllm"),  # whose export has the manifests
 }
 
 
