@@ -96,7 +96,7 @@ def _plan(
 
     >>> row = Row(line=2, cells={"gpus": "8", "tp": "2"})
     >>> _plan(row, Framework(name=""), 8, (1000, 100), 64, has_experts=True)
-    ServingPlan(tp=2, pp=1, ep=1, etp=2, dp=4, max_batch=16, prefill_chunk=0, prefill_batch=1)
+    ServingPlan(tp=2, pp=1, ep=1, etp=2, dp=4, max_batch=16, prefill_chunk=0, prefill_batch=1, ...)
     """
     readers = _readers(row, has_experts=has_experts)
     read_on = readers.get("prefill_dp", 0) * readers.get("prefill_tp", 1) * readers.get("prefill_pp", 1)
