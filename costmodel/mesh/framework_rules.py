@@ -140,6 +140,8 @@ class Rules:
         A name of `GROUPS`: which groups of interleaved micro-batches it takes.
     vocabulary_multiple : int
         Tensor-parallel ranks have equal shares of a vocabulary that is padded to a multiple of it; 0: of any.
+    pools : str
+        Of serving: "any" workers may read prompts for others, those of "one_stage" alone, or "none".
     whole_blocks : bool
         They have whole blocks of the numbers that share a scale, where weights are kept in a narrow format.
     """
@@ -150,6 +152,7 @@ class Rules:
     groups: str = "whole"
     vocabulary_multiple: int = 0
     whole_blocks: bool = False
+    pools: str = "any"
 
     def of(self, version: str | None = None) -> tuple[Refusal, ...]:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""

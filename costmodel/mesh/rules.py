@@ -52,6 +52,7 @@ class NetworkShape:
     # What it gives to ranks in whole pieces: how many there are, and of what; for tp, and for etp.
     pieces: tuple[tuple[int, str], ...] = ()
     expert_pieces: tuple[tuple[int, str], ...] = ()
+    pools: str = "any"  # which workers may read prompts for others (`costmodel.mesh.framework_rules.Rules`)
     cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
@@ -100,6 +101,7 @@ class NetworkShape:
             schedules=tuple(framework.rules.runs("schedule", SCHEDULES)),
             pieces=_pieces(graph, framework, sorted(widths | shared_widths), precision),
             expert_pieces=_blocks(sorted(expert_widths), framework, precision, "moe"),
+            pools=framework.rules.pools,
             cluster=cluster,
         )
 

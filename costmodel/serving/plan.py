@@ -330,6 +330,21 @@ POOL_RULES: tuple[Rule, ...] = (
         message=lambda s, v: "prefill tp, pp, ep and etp need workers that read prompts: prefill dp of 1 or more",  # noqa: ARG005
     ),
     Rule(
+        name="framework-pools",
+        fields=("prefill_dp", "prefill_pp", "pp"),
+        doc="prompts are read by workers of their own, and in several stages, where the engine can",
+        test=lambda s, c: (
+            (c["prefill_dp"] == 0)
+            | (s.pools == "any")
+            | ((s.pools == "one_stage") & (c["pp"] == 1) & (c["prefill_pp"] == 1))
+        ),
+        message=lambda s, v: (  # noqa: ARG005
+            f"{s.framework} has no workers that only read prompts, or none that the planner writes"
+            if s.pools == "none"
+            else f"{s.framework} hands the cache of prompts over between workers of one stage: pp 1 and prefill pp 1"
+        ),
+    ),
+    Rule(
         name="pool-encoder",
         fields=("prefill_dp",),
         doc="a network with an encoder reads prompts where it writes",

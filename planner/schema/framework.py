@@ -122,6 +122,10 @@ class RulesEntry(FileModel):
     whole_blocks: bool = Field(
         default=False, strict=True, description="of serving: tp cuts no block of numbers that share a scale"
     )
+    pools: Literal["any", "one_stage", "none"] = Field(
+        default="any",
+        description="of serving: which workers may only read prompts: any, those of one pipeline stage for others of one, or none",
+    )
     refuses: tuple[RefusalEntry, ...] = Field(default=(), description="settings that do not go together")
     version: Text = Field(default="", description="version of the exporter's target that plans are made for")
     source: Source
@@ -143,6 +147,7 @@ class RulesEntry(FileModel):
             groups=self.groups,
             vocabulary_multiple=self.vocabulary_multiple,
             whole_blocks=self.whole_blocks,
+            pools=self.pools,
         )
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:

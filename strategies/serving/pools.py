@@ -250,7 +250,10 @@ def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -
         for chunk, several in sorted(ways)
     ]
     plans = ServingBatch.from_plans(found)
-    return plans.take(np.flatnonzero(is_legal(shape, plans))) if found else plans
+    if not found:
+        return plans
+    can = (shape.pools == "any") | ((shape.pools == "one_stage") & (plans.pp == 1))
+    return plans.take(np.flatnonzero(is_legal(shape, plans) & can))
 
 
 def _readers(model: ServingModel, settings: ServingSettings) -> _Readers:

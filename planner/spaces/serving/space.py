@@ -96,6 +96,10 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             "(vllm, sglang or tensorrt-llm), or leave --framework out"
         )
     check_framework(resolved)
+    if request.disaggregate == "yes" and framework.rules.pools == "none":
+        raise UsageError(
+            f"--disaggregate yes: under {framework.name} there are no workers that only read prompts, or none that 'planner export' writes"
+        )
     graph, precision = resolved.model.graph, resolved.workload.precision
     kv = request.kv or precision.plain.name.replace("tf32", "fp32")
     assumptions = ServingAssumptions.of(framework, dict(request.assume))

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingPlan, is_legal
+from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules, is_legal
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import reads_apart, reads_shared, search_both
 from strategies.serving.search import ServingSettings
@@ -108,3 +108,16 @@ def test_what_the_user_fixes_is_kept() -> None:
     for candidate in outcome.candidates:
         plan = candidate.plan
         assert (plan.tp, plan.pp, plan.dp, plan.prefill_dp, plan.prefill_batch) == (1, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(("pools", "stages"), [("any", {1, 2, 3}), ("one_stage", {1}), ("none", set())])
+def test_pools_are_those_that_the_engine_has(pools: str, stages: set[int]) -> None:
+    """Of a framework with a rule no other plan is searched, and all that is searched is legal."""
+    model, settings = case(3)
+    rules = replace(model.workload.framework.rules, pools=pools)
+    framework = replace(model.workload.framework, rules=rules)
+    ruled = replace(model, workload=replace(model.workload, framework=framework))
+    free = replace(settings, max_workers=4, degrees={}, limits={}, disaggregate="yes", top=10_000, capacity_bytes=1e18)
+    plans = [candidate.plan for candidate in search_both(ruled, free).candidates]
+    assert {pp for plan in plans for pp in (plan.pp, plan.prefill_pp)} == stages
+    assert not [plan for plan in plans if broken_serving_rules(ruled.shape, plan)]
