@@ -208,7 +208,7 @@ def test_the_answer_in_words(answer: Any) -> None:
         "is more energy-efficient than the first",
         "W of a computing GPU",
         "Plan 1 is: the most energy-efficient; plain data parallelism",
-        "Data parallelism on all GPUs: 2.2x worse (",
+        "The same on all GPUs: 2.2x worse (",
     ):
         assert words in out
     document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"))
