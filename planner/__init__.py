@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from planner.api.plans import Plan
     from planner.api.questions import estimate, explain, optimize, scale, why_not
     from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult, WhyNot
-    from planner.api.studies import Sizing, Sweep, size, sweep
+    from planner.api.studies import FleetSizing, Sizing, Sweep, size, size_fleet, sweep
     from planner.api.validation import Validation, validate
     from planner.core.errors import (
         InputFileError,
@@ -59,6 +59,7 @@ __all__ = [
     "Estimate",
     "Explanation",
     "Export",
+    "FleetSizing",
     "InputFileError",
     "Interrupted",
     "LimitReached",
@@ -101,6 +102,7 @@ __all__ = [
     "place",
     "scale",
     "size",
+    "size_fleet",
     "sweep",
     "validate",
     "why_not",
@@ -133,7 +135,7 @@ _MODULES = {
     "planner.api.plans": ("Plan",),
     "planner.api.questions": ("estimate", "explain", "optimize", "scale", "why_not"),
     "planner.api.results": ("Estimate", "Explanation", "ScalingCurve", "SearchResult", "WhyNot"),
-    "planner.api.studies": ("Sizing", "Sweep", "size", "sweep"),
+    "planner.api.studies": ("FleetSizing", "Sizing", "Sweep", "size", "size_fleet", "sweep"),
     "planner.api.validation": ("Validation", "validate"),
     "planner.api.calls": ("Interrupted",),
     "planner.core.errors": (

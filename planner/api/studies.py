@@ -164,9 +164,9 @@ class FleetSizing(Answer):
     Examples
     --------
     >>> import planner
-    >>> fleet = planner.size("llama3-8b", rate=5, prompt=1024, output_tokens=128, max_tpot="30ms", cluster="h100", max_gpus=8)
-    >>> fleet.best["replicas"] - fleet.best["replicas_needed"], fleet.best["tpot_s"] <= 0.03
-    (1, True)
+    >>> fleet = planner.size_fleet("llama3-8b", rate=5, max_tpot="30ms", cluster="h100", max_gpus=4)
+    >>> fleet.best["cost"]["tpot_s"] <= 0.03, fleet.plan().workers <= fleet.best["gpus"]
+    (True, True)
     """
 
     raw: Any
@@ -253,10 +253,49 @@ def sweep(
 
 
 @takes_options(SizeOptions)
-def size(
-    model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[SizeOptions]
-) -> Sizing | FleetSizing:
-    """Find how many of which GPUs finish a training in time and within a budget, or serve requests that come at a rate.
+def size_fleet(model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[SizeOptions]) -> FleetSizing:
+    """Find how many of which GPUs serve requests that come at a rate.
+
+    Parameters
+    ----------
+    model : name, path, loaded network or mapping
+    progress : callable, optional
+        Takes a message and the share that is done.
+    **options
+        The options of ``planner size`` that are about serving, by the same names: ``rate=50``, ``demand="day.csv"`` or
+        ``requests="log.csv"``, ``prompt=2000``, ``output_tokens=500``, ``max_tpot="p90:40ms"``, ``cluster=["h100", "h200"]``, ...
+
+    Returns
+    -------
+    FleetSizing
+        Where no cluster serves the demand, its `best` is None.
+
+    Raises
+    ------
+    PlannerError
+    TypeError
+        A keyword that does not exist.
+
+    Examples
+    --------
+    >>> import planner
+    >>> fleet = planner.size_fleet("llama3-8b", rate=5, prompt=1024, output_tokens=128, max_tpot="30ms", cluster="h100", max_gpus=4)
+    >>> fleet.best["replicas"] - fleet.best["replicas_needed"]
+    1
+    """
+    call = call_text("size_fleet", [model], options)
+    with in_python_words() as values:
+        given = given_in_python(SizeOptions, model, options)
+        if not is_about_serving(given):
+            values.add("rate: is missing; say how many requests come per second, or name demand or requests")
+        question = fleet_question(given, values, call)
+        values.check()
+        return FleetSizing(raw=question(progress))
+
+
+@takes_options(SizeOptions)
+def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Unpack[SizeOptions]) -> Sizing:
+    """Find how many of which GPUs finish a training in time and within a budget.
 
     Parameters
     ----------
@@ -270,9 +309,7 @@ def size(
     Returns
     -------
     Sizing
-        Of a training. Where nothing meets the goal, its `least_gpus` is None, and `nearest` and `miss` say what comes closest.
-    FleetSizing
-        With ``rate``, ``requests`` or ``demand``.
+        Where nothing meets the goal, its `least_gpus` is None, and `nearest` and `miss` say what comes closest.
 
     Raises
     ------
@@ -293,9 +330,10 @@ def size(
         call = call_text("size", [model], options)
         given = given_in_python(SizeOptions, model, options)
         if is_about_serving(given):
-            asked = fleet_question(given, values, call)
+            values.add(
+                "planner.size is about a training; planner.size_fleet sizes servers for requests that come at a rate"
+            )
             values.check()
-            return FleetSizing(raw=asked(progress))
         question = size_question(given, values, call)
         values.check()
         sized = question(progress)

@@ -17,7 +17,6 @@ from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
-from planner.exporters.pools import on_whole_nodes
 from planner.files.loading import load_calibration
 from planner.files.plan_file import changed_inputs
 from planner.question.resolve import resolve
@@ -232,6 +231,8 @@ def _data_job(layered: LayerJob, path: Path) -> Job:
 
 def serving_job(planned: Planned) -> tuple[ServingJob, str]:
     """What serving engines are told."""
+    from planner.exporters.pools import on_whole_nodes  # networks that nobody serves do without
+
     space, plan, ranked = planned.space, planned.plan, planned.ranked
     workload = space.model.workload
     lengths = f"{workload.prompt_tokens} tokens in, {workload.output_tokens} out"

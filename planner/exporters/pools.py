@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from costmodel.serving.plan import POOL_SETTINGS, ServingPlan
 from planner.exporters.account import Account
 from planner.exporters.job import Nodes, ServingJob
 from planner.exporters.serving import replicas_that_share, server_devices
@@ -25,6 +24,7 @@ def pools_of(job: ServingJob) -> dict[str, ServingJob]:
 
     Examples
     --------
+    >>> from costmodel.serving.plan import ServingPlan
     >>> from planner.exporters.job import Origin
     >>> origin = Origin(model="m", cluster="c", device="d", summary="", prediction=(), planner_version="", plan_name="")
     >>> plan = ServingPlan(tp=8, max_batch=64, prefill_dp=2, prefill_tp=4, prefill_batch=3)
@@ -33,6 +33,8 @@ def pools_of(job: ServingJob) -> dict[str, ServingJob]:
     >>> [(role, pool.plan.tp, pool.plan.dp, pool.plan.max_batch) for role, pool in pools_of(job).items()]
     [('prefill', 4, 2, 6), ('decode', 8, 1, 64)]
     """
+    from costmodel.serving.plan import POOL_SETTINGS, ServingPlan  # most plans are for training
+
     plan = job.plan
     own = {name.removeprefix("prefill_"): getattr(plan, name) for name in POOL_SETTINGS}
     # A worker holds the prompts of its passes, and of one that waits to be fetched (`costmodel.serving.pools.held_prompts`).
@@ -82,6 +84,7 @@ def places(pools: Mapping[str, ServingJob], capacity: int, *, apart: bool = Fals
 
     >>> from planner.exporters.job import Origin
     >>> origin = Origin(model="m", cluster="c", device="d", summary="", prediction=(), planner_version="", plan_name="")
+    >>> from costmodel.serving.plan import ServingPlan
     >>> plan = ServingPlan(tp=4, prefill_dp=2, prefill_tp=2)
     >>> job = ServingJob(plan=plan, origin=origin, nodes=Nodes(workers=8, capacity=8), stages=(32,), prefill_stages=(32,),
     ...     has_experts=False, prompt_tokens=1024, output_tokens=256, precision="bf16", kv_precision="bf16", memory_utilisation=0.9)

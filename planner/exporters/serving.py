@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from costmodel.precision import PRECISIONS
-from costmodel.serving.queue import BENCHMARK_ROUNDS
 from planner.exporters.account import Account
 from planner.exporters.job import ServingJob
 from planner.exporters.shell import HERE, comment, shell_array, slurm_script
@@ -187,6 +186,8 @@ def load_arguments(job: ServingJob) -> list[tuple[str, ...]]:
 
     A closed loop has as many in flight as the plan has places; of a backlog all are sent at once.
     """
+    from costmodel.serving.queue import BENCHMARK_ROUNDS  # networks that nobody serves do without
+
     places = job.plan.concurrency
     if job.arrivals is not None:
         sent = [("--request-rate", f"{job.arrivals.rate_per_s:.6g}")]

@@ -6,7 +6,6 @@ their own; those that share experts are one, whose attention is data parallel (`
 
 from __future__ import annotations
 
-from costmodel.serving.plan import POOL_SETTINGS
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
@@ -34,6 +33,7 @@ VERSIONS = {
 }
 FRAMEWORK = "tensorrt-llm"
 TAKES = frozenset({"serving"})
+_OF_POOL = ("prefill_dp", "prefill_tp", "prefill_pp", "prefill_ep", "prefill_etp")
 FIELDS = {
     "tp": "--tp_size",
     "pp": "--pp_size",
@@ -43,7 +43,7 @@ FIELDS = {
     "max_batch": "--max_batch_size",
     "prefill_chunk": "--max_num_tokens, enable_chunked_prefill; -: whole prompts in passes of their own",
     "prefill_batch": "--max_num_tokens",
-    **dict.fromkeys(POOL_SETTINGS, "-: no plan whose prompts are read by workers of their own"),
+    **dict.fromkeys(_OF_POOL, "-: no plan whose prompts are read by workers of their own"),
     "precision": "dtype; by hand: weights of fewer bits, from the checkpoint",
     "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max_seq_len, with output_tokens",

@@ -59,13 +59,13 @@ def _blocks(swept: Swept) -> list[Block]:
     columns = [
         Column("cluster", texts("cluster", str), 1, is_text=True, flexible=True),
         Column("GPUs", texts("gpus", "{:,}".format), 0, unit="at most"),
-        Column("batch", texts("batch", "{:,}".format), 4),
-        Column("seq", texts("seq", "{:,}".format), 5),
+        Column("batch", texts("batch", "{:,}".format), 2),
+        Column("seq", texts("seq", "{:,}".format), 2),
         Column("step time", texts("step_time_s", duration_text), 0),
-        Column("80 % interval", spans, 4),
+        Column("80 % interval", spans, 3),
         Column("throughput", texts("throughput_samples_per_s", significant), 2, unit="samples/s"),
-        Column("GPUs", texts("workers", "{:,}".format), 6, unit="used"),
-        *(_paid(cost, rows, 7 + n) for n, cost in enumerate(shown_costs())),
+        Column("GPUs", texts("workers", "{:,}".format), 3, unit="used"),
+        *(_paid(cost, rows, 4) for cost in shown_costs()),
         Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True, plans=True),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]

@@ -139,6 +139,9 @@ def test_the_command_and_its_json(answer: Any, fails: Any) -> None:
     )
 
 
+ENGINES = {"vllm", "sglang", "tensorrt-llm"}
+
+
 @pytest.mark.exact
 @pytest.mark.parametrize(
     ("model", "mode"), [(NETWORK, "training"), ("llama3-8b", "inference"), ("resnet50", "training")]
@@ -146,7 +149,9 @@ def test_the_command_and_its_json(answer: Any, fails: Any) -> None:
 def test_auto_is_all_that_are_exported(model: str, mode: str) -> None:
     found = planner.optimize(model, gpus=2, top=1, framework="auto", mode=mode)
     exporters = [exporter_of(target) for target in EXPORTERS]
-    assert set(found.frameworks) == {e.FRAMEWORK for e in exporters if (e.FRAMEWORK == "vllm") == (mode == "inference")}
+    assert set(found.frameworks) == {
+        e.FRAMEWORK for e in exporters if (e.FRAMEWORK in ENGINES) == (mode == "inference")
+    }
     planned = [row for row in found.raw.frameworks if row.answer is not None]
     assert planned == sorted(planned, key=lambda row: row.behind)
     assert planned[0].behind == 0.0

@@ -172,7 +172,7 @@ def test_an_archive_is_what_was_traced(tmp_path: Path) -> None:
 
 def test_a_mesh_plan_is_found_for_what_was_imported(new_file: Any, answer: Any) -> None:
     path = new_file("gpt.yaml", text_of(traced("gpt")))
-    assert "tp" in answer("optimize", str(path), "--gpus", "4", "--batch", "16")
+    assert "micro-batch" in answer("optimize", str(path), "--gpus", "4", "--batch", "16")
 
 
 def test_the_text_of_an_import_is_the_same_network(tmp_path: Path) -> None:

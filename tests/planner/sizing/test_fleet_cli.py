@@ -115,7 +115,7 @@ def test_a_rate_that_no_fleet_serves_names_what_it_would_take(said: Any) -> None
 
 @pytest.mark.exact
 def test_a_fleet_from_python_has_a_plan() -> None:
-    fleet = planner.size("llama3-8b", rate=20, prompt=500, output_tokens=100, cluster="h100", max_gpus=8)
+    fleet = planner.size_fleet("llama3-8b", rate=20, prompt=500, output_tokens=100, cluster="h100", max_gpus=8)
     assert fleet.plan().workers == fleet.best["replicas_needed"] * fleet.plan().settings["tp"]
 
 

@@ -357,7 +357,7 @@ def test_no_doubt_where_it_does_not_matter() -> None:
 def test_the_list_says_what_its_plans_differ_in() -> None:
     for diverse, count in ((None, 1), (False, 0)):
         found = optimize(Request(model="bert-large", gpus=8, batch=64, diverse=diverse))
-        assert len(notes_with(found.notes, "--no-diverse shows them")) == count
+        assert len(notes_with(found.notes, "--no-diverse shows")) == count
 
 
 @pytest.mark.parametrize(
