@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # request is as sure as the last: a place of a full server makes one request after the other.
 QUANTITIES: tuple[str, ...] = ("ttft_s", "tpot_s", "token_s")
 _OF_OBJECTIVE = {"ttft": "ttft_s", "tpot": "tpot_s"}
+# Of a constant on a time, in logarithms: times per token stay those of full servers where more comes than can be served.
+_MOST_EFFECT = 3.0
 _DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
 _COMMUNICATION = ("tp_s", "ep_s", "pp_s")
 
@@ -187,6 +189,8 @@ def serving_candidates(
     names = tuple(knowledge.log_sd)
     times_s = joined(now)
     effects = effects_of(lambda name, f: joined(serving_model_with(model, {name: f}).times(batch)), names, times_s)
+    # Near what a plan can serve, a little slower means that more comes.
+    effects = np.clip(effects, -_MOST_EFFECT, _MOST_EFFECT)
     nodes = batch.tp * batch.pp * batch.sharing / node_size(model.cluster)
     coordinates = serving_coordinates(plans)
     return {
