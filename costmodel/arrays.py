@@ -56,6 +56,33 @@ def combined(*columns: IntArray) -> tuple[IntArray, IntArray]:
     return first, inverse.reshape(-1)
 
 
+def between(sizes: FloatArray, values: FloatArray, column: IntArray, size: FloatArray) -> FloatArray:
+    """Read off tables between their entries, along straight lines; outside of them, the nearest entry.
+
+    Parameters
+    ----------
+    sizes : array (k,)
+        Ascending.
+    values : array (k, m)
+        A table per column.
+    column, size : arrays (n,)
+
+    Examples
+    --------
+    >>> between(np.array([1.0, 4.0]), np.array([[2.0], [5.0]]), np.array([0, 0]), np.array([0.5, 2.0])).tolist()
+    [2.0, 3.0]
+    """
+    if len(sizes) == 1:
+        return np.asarray(values[0, column])
+    before = np.clip(np.searchsorted(sizes, size, side="right") - 1, 0, len(sizes) - 2)
+    low = sizes[before]
+    share = np.clip((size - low) / (sizes[before + 1] - low), 0.0, 1.0)
+    flat, width = values.reshape(-1), values.shape[1]
+    index = before * width + column
+    first = flat[index]
+    return np.asarray(first + share * (flat[index + width] - first))
+
+
 def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
     """Write out several ranges of numbers, one after the other.
 

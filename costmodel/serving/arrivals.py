@@ -45,8 +45,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, between
 from costmodel.serving.percentiles import PERCENTILES, FirstToken, Moments, columns, gamma, shorter_answers
+from costmodel.serving.queue import exponent_of_servers, waits_in_step
 
 _BUSIEST = 1.0 - 1e-6  # share of time that a server is taken for that serves a rate
 _HALVINGS = 20  # of intervals that are searched: to 1e-6 of them
@@ -82,15 +83,7 @@ class Curve:
 
     def at(self, size: FloatArray) -> FloatArray:
         """Seconds at a size of each plan; outside the sizes, those of the nearest."""
-        if len(self.sizes) == 1:
-            return np.asarray(self.values[0, self.row])
-        before = np.clip(np.searchsorted(self.sizes, size, side="right") - 1, 0, len(self.sizes) - 2)
-        low = self.sizes[before]
-        share = np.clip((size - low) / (self.sizes[before + 1] - low), 0.0, 1.0)
-        flat, width = self.values.reshape(-1), self.values.shape[1]
-        index = before * width + self.row
-        first = flat[index]
-        return np.asarray(first + share * (flat[index + width] - first))
+        return between(self.sizes, self.values, self.row, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +286,7 @@ def _held_up_s(server: Server, size: FloatArray, reads: FloatArray) -> FloatArra
         return 0.0
     passes = np.where(server.is_beside, 1.0, 1.0 + reads)
     share, longer, replicas = np.clip(reads / passes, 0.0, 1.0), server.passes.held_up.at(size), server.sharing
-    of_passes = np.where(longer > 0, (1.0 - share) - (1.0 - share) ** replicas, share - share**replicas)
-    return np.asarray(server.apart * passes * of_passes * np.abs(longer))
+    return np.asarray(server.apart * passes * waits_in_step(share, longer, replicas))
 
 
 # -- from places to times ---------------------------------------------------------------------------------------------------
@@ -756,7 +748,7 @@ def _queue_s(server: Server, stream: Stream, now: Round, none: FloatArray) -> Fl
     seen = _seen_s(server, stream, now)
     filled = np.clip(rate * np.minimum(seen, now.most_s) / most, 1e-9, _BUSIEST)
     in_slots = _left_over(most * filled, most, square) / (most * filled) * now.most_s
-    power = np.sqrt(2.0 * (most + 1.0)) - 1.0
+    power = exponent_of_servers(most)
     in_pieces = bursts * ahead**power * service / (most * (1.0 - ahead))
     # Bursts that are larger than a pass: others come in geometric numbers while one's prompt is read.
     others = _others(stream, service)

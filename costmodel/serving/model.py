@@ -28,7 +28,7 @@ from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.pools import prefill_memory, reader_of, with_pools
-from costmodel.serving.queue import FullTimes, Reading, full_percentiles, queue_s
+from costmodel.serving.queue import FullTimes, Reading, full_percentiles, queue_s, waits_in_step
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import Arrivals, ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
@@ -576,16 +576,12 @@ def _cycle_s(
 def _waiting_s(batch: ServingBatch, decode: Pass, prefill: Pass, reading: FloatArray, passes: FloatArray) -> FloatArray:
     """Time of a cycle in which replicas wait for others that read prompts, which share experts and so run pass by pass with them.
 
-    A share p of the passes of a replica reads prompts. Where each of R replicas does so when a place of its own is free, none reads in
-    (1 - p)^R of the passes and all do in p^R; every other pass lasts as long as the longer of the two kinds, in place of (1 - p) and p of
-    either. Experts do not wait: they have the prompts of p R replicas on average, and take in all what they take where all read together.
-    Without sharing nothing is added.
+    Each of R replicas reads when a place of its own is free (`costmodel.serving.queue.waits_in_step`). Experts do not wait: they have the
+    prompts of p R replicas on average, and take in all what they take where all read together. Without sharing nothing is added.
     """
-    one = reading / passes
     # Stages hold about the same experts.
     longer = prefill.slowest_s - decode.slowest_s - (prefill.expert_s - decode.expert_s) / batch.pp
-    lengthened = np.where(longer > 0, (1.0 - one) - (1.0 - one) ** batch.sharing, one - one**batch.sharing)
-    return np.asarray(passes * lengthened * np.abs(longer))
+    return np.asarray(passes * waits_in_step(reading / passes, longer, batch.sharing))
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------

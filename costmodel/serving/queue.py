@@ -179,6 +179,28 @@ def _beside_s(
     return np.asarray(under_way_s + passes * prefill_s), np.minimum(own / reading.together, 1.0)
 
 
+def exponent_of_servers(servers: FloatArray | IntArray) -> FloatArray:
+    """The power of the load in Sakasegawa's wait for so many servers: 1 for one, more for several.
+
+    >>> exponent_of_servers(np.array([1, 7])).tolist()
+    [1.0, 3.0]
+    """
+    return np.asarray(np.sqrt(2.0 * (servers + 1.0)) - 1.0)
+
+
+def waits_in_step(share: FloatArray, longer_s: FloatArray, replicas: IntArray | int) -> FloatArray:
+    """Seconds per pass that a replica waits for those it runs in step with, in whose passes with prompts last ``longer_s`` more.
+
+    A share p of the passes of each of R replicas reads prompts. None does in (1 - p)^R of them and all do in p^R; every other pass lasts as
+    long as the longer of the two kinds, in place of (1 - p) and p of either.
+
+    >>> waits_in_step(np.array([0.5]), np.array([0.010]), 2).tolist()  # one reads and the other waits in a quarter of the passes
+    [0.0025]
+    """
+    of_passes = np.where(longer_s > 0, (1.0 - share) - (1.0 - share) ** replicas, share - share**replicas)
+    return np.asarray(of_passes * np.abs(longer_s))
+
+
 def _passes_waited(reading: Reading) -> FloatArray:
     """Passes that a request waits beyond the one under way, (n,).
 
@@ -187,7 +209,7 @@ def _passes_waited(reading: Reading) -> FloatArray:
     The recursion starts `_STEPS` requests before B, where the others are taken to wait as long as oneself.
     """
     most, pieces = reading.most, reading.pieces
-    power = np.sqrt(2.0 * (most + 1.0)) - 1.0
+    power = exponent_of_servers(most)
 
     def queued(others: FloatArray, waited: FloatArray) -> FloatArray:
         busy = np.minimum(others / (reading.rounds + 1.0 + reading.ahead + waited) * pieces / most, 1.0)

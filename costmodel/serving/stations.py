@@ -37,8 +37,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, StructOfArrays
-from costmodel.serving.queue import BENCHMARK_ROUNDS
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, between
+from costmodel.serving.queue import BENCHMARK_ROUNDS, exponent_of_servers
 from costmodel.serving.workload import Load
 
 # Halvings of a range of rates; requests that are added one by one; steps of Newton's method.
@@ -67,11 +67,7 @@ class TokenTimes:
         >>> times.at(np.array([0, 0, 0]), np.array([0.3, 1.5, 3.0])).tolist()
         [1.0, 1.5, 2.25]
         """
-        right = np.clip(np.searchsorted(self.sequences, sequences), 1, len(self.sequences) - 1)
-        low, high = self.sequences[right - 1], self.sequences[right]
-        share = np.clip((sequences - low) / (high - low), 0.0, 1.0)
-        flat, base = self.token_s.reshape(-1), row * len(self.sequences) + right
-        return np.asarray((1.0 - share) * flat[base - 1] + share * flat[base])
+        return between(self.sequences, self.token_s.T, row, sequences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +284,7 @@ class _Queue:
         come = rate / at.groups
         mates = np.minimum(at.most - 1.0, others / at.groups)
         # Arrivals in clumps find fewer servers: c over their peakedness (Hayward).
-        servers = np.sqrt(2.0 * (np.maximum(at.groups / (1.0 + 0.5 * company), 1.0) + 1.0)) - 1.0
+        servers = exponent_of_servers(np.maximum(at.groups / (1.0 + 0.5 * company), 1.0))
         full_s, slope = at.pass_s(at.most), at.added_s / at.together
         found = come * at.one_s
         for _ in range(_NEWTON):
@@ -308,7 +304,7 @@ class _Queue:
         spread = np.minimum(found, (prompts - 1.0) * (at.most - prompts))
         varies = np.where(prompts > at.together, slope**2 * spread / pass_s**2, 0.0)
         busy = np.minimum(come * full_s / at.most, 1.0)
-        left = busy ** (np.sqrt(2.0 * (at.most + 1.0)) - 1.0) * full_s / (2.0 * at.most * at.groups)
+        left = busy ** exponent_of_servers(at.most) * full_s / (2.0 * at.most * at.groups)
         read = 1.0 + reached * _at_most(come * pass_s * (1.0 + varies), mates)
         # More than there are groups share passes.
         shared_at_once = np.minimum(np.maximum(company - (at.groups - 1.0), 0.0) / at.groups, at.most - 1.0)

@@ -20,7 +20,7 @@ from planner.core.answer import Answer, RankedPlan
 from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
 from planner.core.request import Request
 from planner.sizing.search import ClusterFacts, charged_gpus
-from strategies.serving.search import at_rate, binding, fewest_replicas, largest_rate
+from strategies.serving.search import binding, fewest_replicas, largest_rate, with_rate
 
 if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
@@ -156,7 +156,7 @@ class Fleet:
         """Replicas that each hour needs, with the spare ones."""
         found: dict[float, int] = {}
         for rate in set(self.hours):
-            model = at_rate(self.space.model, rate) if rate else None
+            model = with_rate(self.space.model, rate) if rate else None
             least = None if model is None else fewest_replicas(model, self.batch, self.space.settings())
             found[rate] = (self.unit if least is None else int(least.dp[0])) + self.spares * self.unit
         return tuple(min(found[rate], self.replicas) for rate in self.hours)

@@ -296,7 +296,7 @@ def fewest_replicas(model: ServingModel, plans: ServingBatch, settings: ServingS
     return replace(plans, dp=high * unit)
 
 
-def at_rate(model: ServingModel, rate_per_s: float) -> ServingModel:
+def with_rate(model: ServingModel, rate_per_s: float) -> ServingModel:
     """A model whose requests come at another rate."""
     arrivals = replace(model.workload.arrivals or Arrivals(rate_per_s), rate_per_s=rate_per_s)
     return replace(model, workload=replace(model.workload, arrivals=arrivals))
@@ -308,7 +308,7 @@ def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettin
     low, high = 0.0, float(model.times(plans)["most_requests_per_s"][0])
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        changed = at_rate(model, middle)
+        changed = with_rate(model, middle)
         kept = excess(plans, changed.times(plans), settings)[0] <= 1.0
         low, high = (middle, high) if kept else (low, middle)
     return low

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 # request is as sure as the last: a place of a full server makes one request after the other.
 QUANTITIES: tuple[str, ...] = ("ttft_s", "tpot_s", "token_s")
 _OF_OBJECTIVE = {"ttft": "ttft_s", "tpot": "tpot_s"}
-# Of a constant on a time, in logarithms: times per token stay those of full servers where more comes than can be served.
+# By how many percent one percent of a constant changes a time at most. Near what a plan can serve derivatives grow without end; times per
+# token do not, which are those of a full server there.
 _MOST_EFFECT = 3.0
 _DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
 _COMMUNICATION = ("tp_s", "ep_s", "pp_s")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from planner.core.answer import ServingLoad
 from planner.core.errors import UsageError
 from planner.core.request import TimeLimit
 from planner.question.choose import Asked, Kind
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 # Limits that a plan file states.
 _LIMITED = ("max_ttft", "max_tpot")
-_REQUESTS = ("concurrency", "rate_per_s", "arrival_cv", "prompt_cv", "output_cv")
 # Attention that can generate text.
 _GENERATING = frozenset({"self_attention", "latent_attention"})
 
@@ -46,12 +47,12 @@ class ServingKind(Kind):
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:
         entry: Any = document.serving
-        names = ("prompt_tokens", "output_tokens", "objective", *_REQUESTS)
+        names = {item.name for item in fields(ServingLoad)} - {"kv_precision", "load", *_LIMITED}
         limits = {time: (getattr(entry, f"{time}_s"), getattr(entry, f"{time}_percentile")) for time in _LIMITED}
         return {
             "kv": entry.kv_precision,
             "load": entry.load if entry.rate_per_s is None else None,  # a rate says how requests come, beside "traffic"
-            **{name: getattr(entry, name) for name in names},
+            **{name: getattr(entry, name) for name in ("objective", *names)},
             **{time: None if seconds is None else TimeLimit(seconds, of) for time, (seconds, of) in limits.items()},
         }
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
+from costmodel.network.graph import once
 from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, serving_model_with
@@ -150,7 +151,7 @@ def with_requests(request: Request) -> Request:
     Raises
     ------
     InputFileError
-        The trace cannot be read.
+        The file cannot be read.
     """
     if request.requests is None:
         return request
@@ -190,6 +191,7 @@ class ServingPlanSpace(PlanSpace):
     shape: NetworkShape
     capacity_bytes: float
     kv_precision: str
+    _kept: dict[str, BothOutcome] = field(default_factory=dict, repr=False, compare=False)
 
     name = "serving"
     diagnoses_options = True
@@ -281,6 +283,13 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def outcome_of(self, top: int, progress: Progress | None) -> BothOutcome:
+        if not self.at_rate:
+            return self._searched(top, progress)
+        # A fleet asks once more, for more plans; at a rate they take no longer to find.
+        outcome = once(self._kept, "outcome", lambda: self._searched(self.most_better, progress))
+        return dataclasses.replace(outcome, candidates=outcome.candidates[:top])
+
+    def _searched(self, top: int, progress: Progress | None) -> BothOutcome:
         settings = dataclasses.replace(self.settings(), top=top)
         outcome = search_both(self.model, settings, progress)
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
@@ -520,8 +529,8 @@ class ServingPlanSpace(PlanSpace):
                 "leave --concurrency out, or ask for a plan of that many"
             )
         if self.at_rate:
-            costs = self.model.evaluate(ServingBatch.from_plans([plan]))
-            most, rate = float(costs.most_requests_per_s[0]), self.request.rate_per_s or 0.0
+            times = self.model.times(ServingBatch.from_plans([plan]))
+            most, rate = float(times["most_requests_per_s"][0]), self.request.rate_per_s or 0.0
             if rate >= most:
                 more = gpus_needed(plan, rate / self.assumed.most_load / most)
                 raise NoFeasiblePlan(

@@ -13,7 +13,7 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.workload import Arrivals
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import ServingSettings, at_rate, binding, excess, largest_rate, search_serving
+from strategies.serving.search import ServingSettings, binding, excess, largest_rate, search_serving, with_rate
 from tests.cases import mostly
 from tests.strategies.serving.test_serving_search import MOST, brute_force, case
 
@@ -36,8 +36,8 @@ def rate_case(seed: int) -> tuple[ServingModel, ServingSettings, ServingBatch]:
         key = replace(plan, max_batch=MOST)
         rows[key] = max(rows.get(key, plan), plan, key=lambda p: p.max_batch)
     plans = ServingBatch.from_plans(list(rows.values())) if rows else fits
-    most = float(np.max(at_rate(model, 1e-9).evaluate(plans).most_requests_per_s)) if len(plans) else 1.0
-    model = at_rate(model, most * rng.uniform(0.05, 1.1))
+    most = float(np.max(with_rate(model, 1e-9).evaluate(plans).most_requests_per_s)) if len(plans) else 1.0
+    model = with_rate(model, most * rng.uniform(0.05, 1.1))
     assert model.workload.arrivals is not None
     if len(plans) and rng.random() < 0.7:
         costs = model.evaluate(plans)
@@ -81,11 +81,11 @@ def test_one_replica_fewer_misses_what_is_said_to_bind(seed: int) -> None:
 def test_the_largest_rate_is_where_a_limit_is_reached() -> None:
     model, settings, every = rate_case(3)
     plan = every.plan(0)
-    calm = at_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
+    calm = with_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
     settings = replace(settings, limits={"ttft_p90_s": 1.5 * float(calm.ttft_p90_s[0])}, most_load=1.0)
     rate = largest_rate(model, plan, settings)
     assert 0.0 < rate < float(calm.most_requests_per_s[0])
-    below, above = (at_rate(model, rate * f).evaluate(ServingBatch.from_plans([plan])) for f in (0.999, 1.001))
+    below, above = (with_rate(model, rate * f).evaluate(ServingBatch.from_plans([plan])) for f in (0.999, 1.001))
     assert float(below.ttft_p90_s[0]) <= settings.limits["ttft_p90_s"] < float(above.ttft_p90_s[0])
 
 
@@ -102,7 +102,7 @@ def test_as_many_requests_are_in_flight_as_are_asked_for() -> None:
 def test_bursts_and_numbers_of_replicas_that_are_fixed() -> None:
     model, settings, _ = rate_case(3)
     fixed = replace(settings, degrees={**settings.degrees, "dp": Bounds(values=(2,))}, limits={}, most_load=1.0)
-    assert {c.plan.dp for c in search_serving(at_rate(model, 1e-6), fixed).candidates} == {2}
+    assert {c.plan.dp for c in search_serving(with_rate(model, 1e-6), fixed).candidates} == {2}
     assert model.workload.arrivals is not None
     bursts = replace(model, workload=replace(model.workload, arrivals=Arrivals(1e-3, 3.0)))
-    assert at_rate(bursts, 5.0).workload.arrivals == Arrivals(5.0, 3.0)
+    assert with_rate(bursts, 5.0).workload.arrivals == Arrivals(5.0, 3.0)
