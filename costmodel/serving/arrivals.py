@@ -127,8 +127,10 @@ class Server:
         Groups of sequences that follow each other through the stages at most, G.
     is_beside : array
         Prompts are read beside the decoding, not instead of it.
-    decode_passes : int
+    decode_passes : array or int
         Of one request, D.
+    later_tokens : int
+        Tokens that they make.
     passes : Passes
     sharing : array or 1
         Replicas that run pass by pass together.
@@ -141,7 +143,8 @@ class Server:
     pieces: IntArray
     groups: IntArray
     is_beside: BoolArray
-    decode_passes: int
+    decode_passes: FloatArray | int
+    later_tokens: int
     passes: Passes
     sharing: IntArray | int = 1
     apart: float = 1.0
@@ -177,7 +180,7 @@ class Round:
     read : array
         Share of the prompts that passes can read beside them.
     token_s : array
-        From one token of a sequence to its next.
+        From one decoding pass of a sequence to its next.
     pass_s : array
         Mean time from one decoding pass through the slowest stage to the next, with the prompts read beside it or before it.
     decode_s : array
@@ -224,7 +227,7 @@ def round_of(server: Server, decoded: FloatArray, rate_per_s: FloatArray, *, is_
     groups = np.clip(decoded, 1.0, server.groups)
     size = decoded / groups
     decode, through = curves.decode.at(size), curves.decode_through.at(size)
-    if not server.decode_passes:
+    if not server.later_tokens:
         decode, through = np.zeros_like(decode), np.zeros_like(through)
     one, most = curves.one.at(size), curves.most.at(size)
     added = np.where(server.most > 1, (most - one) / np.maximum(server.most - 1.0, 1.0), 0.0)
@@ -399,7 +402,7 @@ def _held_s(
     found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), met_s, is_full=is_full)
     _, own_s, seen = _own_pass(server, stream, found)
     prompt_s = server.pieces * own_s + np.maximum(found.after_s, 0.0)
-    decoding = server.decode_passes * found.token_s if server.decode_passes else np.zeros(len(present))
+    decoding = server.decode_passes * found.token_s if server.later_tokens else np.zeros(len(present))
     met = (
         stream.rate_per_s
         * (own_s - np.where(server.is_beside, found.pass_s, found.decode_s))
@@ -548,7 +551,8 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
     ...     decode=flat(0.01), decode_through=flat(0.01), one=flat(0.01), one_through=flat(0.01), most=flat(0.01), most_through=flat(0.01)
     ... )
     >>> server = Server(
-    ...     places=n([64]), most=n([1]), pieces=n([1]), groups=n([1]), is_beside=n([True]), decode_passes=99, passes=passes
+    ...     places=n([64]), most=n([1]), pieces=n([1]), groups=n([1]), is_beside=n([True]), decode_passes=99, later_tokens=99,
+    ...     passes=passes,
     ... )
     >>> found = open_loop(server, Stream(rate_per_s=n([0.1])))
     >>> [round(float(x[0]), 5) for x in (found.occupied, found.token_s, found.queue_s, found.first_s, found.most_per_s)]
@@ -571,7 +575,7 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
 
 
 def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, FloatArray]:
-    rate, passes = stream.rate_per_s, server.decode_passes
+    rate, tokens = stream.rate_per_s, server.later_tokens
     by_present = _Held.of(server, stream)
     crowd = _crowd(server, stream, by_present, most)
     decoded = by_present.at(crowd.present + 1.0, "share") * crowd.present
@@ -579,7 +583,7 @@ def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, Float
     own, own_s, _ = _own_pass(server, stream, now)
     prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
     queue = _queue_s(server, stream, now, crowd.none)
-    token = (crowd.present / rate - prompt_s) / passes if passes else np.zeros_like(rate)
+    token = (crowd.present / rate - prompt_s) / tokens if tokens else np.zeros_like(rate)
     return {
         **_percentiles(server, stream, now, own, crowd, queue, token),
         "occupied": crowd.present,
@@ -674,7 +678,7 @@ def _percentiles(
     token_s: FloatArray,
 ) -> dict[str, FloatArray]:
     """Percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`."""
-    rate, square, passes = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.decode_passes
+    rate, square, tokens = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.later_tokens
     meets = np.clip(1.0 - crowd.none, 1e-6, 1.0)
     # The pass under way: uniform in one as arrivals see it; then prompts before one's own, and with it.
     seen = _seen_s(server, stream, now)
@@ -702,23 +706,24 @@ def _percentiles(
         place_s=crowd.place_s,
     )
     token, request = Moments(mean=token_s, variance=0.0 * rate, third=0.0 * rate), first.moments
-    if passes:
+    if tokens:
         # Prompts of others while it is decoded, and how many are decoded with it, which changes within its time.
         stretch = now.pass_s / np.maximum(now.decode_s, 1e-30)
-        added = (now.pass_s - now.decode_s) / np.maximum(rate * now.pass_s, 1e-30) * stretch / passes
-        shorter = shorter_answers(passes, stream.output_variation)
-        met = rate * passes * token_s * shorter
+        added = (now.pass_s - now.decode_s) / np.maximum(rate * now.pass_s, 1e-30) * stretch / tokens
+        shorter = shorter_answers(tokens, stream.output_variation)
+        met = rate * tokens * token_s * shorter
         deviation = np.sqrt(crowd.varies)
         later = round_of(server, np.minimum(now.decoded + np.maximum(deviation, 0.5), server.places), rate)
-        slope = (later.token_s - now.token_s) / np.maximum(later.decoded - now.decoded, 1e-9)
+        each_s = (later.token_s - now.token_s) * server.decode_passes / tokens
+        slope = each_s / np.maximum(later.decoded - now.decoded, 1e-9)
         slow = np.where(np.isfinite(slope), np.maximum(slope, 0.0) * deviation * _KEPT, 0.0)
         token = Moments(
             mean=token_s,
             variance=added**2 * met * (square + stream.prompt_variation**2) + slow**2,
             third=added**3 * met * shorter * square**2 + slow**3 / np.sqrt(np.maximum(crowd.present, 1.0)),
         )
-        lengths = gamma(passes * token_s, stream.output_variation)
-        request = request + replace(lengths, variance=lengths.variance + passes**2 * token.variance)
+        lengths = gamma(tokens * token_s, stream.output_variation)
+        request = request + replace(lengths, variance=lengths.variance + tokens**2 * token.variance)
     return columns(first.quantile, token, request)
 
 

@@ -199,6 +199,10 @@ class ServingModel:
             raise ServingError("a rate of requests must be 0 or more")
         return _open_times(self, batch, self.layouts_of(batch), rate, variation)
 
+    def decode_passes(self, batch: ServingBatch) -> FloatArray:
+        """Decoding passes of one request of each plan, (n,)."""
+        return np.full(len(batch), float(self.workload.later_tokens))
+
     def passes(self, batch: ServingBatch, kinds: tuple[PassKeys, ...]) -> list[Pass]:
         """Passes of each kind, of the replicas of every plan."""
         return _passes(self, batch, self.layouts_of(batch), kinds)
@@ -337,7 +341,7 @@ def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> Flo
 def _is_mixed(model: ServingModel, batch: ServingBatch) -> BoolArray:
     """Whether chunks of prompts travel with the tokens of the sequences being decoded; whole prompts travel alone."""
     is_chunked = (batch.prefill_chunk > 0) & ~batch.is_apart
-    return np.asarray(is_chunked & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
+    return np.asarray(is_chunked & (batch.max_batch > 1) & (model.workload.later_tokens > 0))
 
 
 def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
@@ -348,7 +352,7 @@ def _reading(model: ServingModel, batch: ServingBatch) -> Reading:
         places=batch.max_batch,
         most=batch.prefill_batch,
         pieces=pieces,
-        rounds=batch.groups * (model.workload.decode_passes + np.where(mixed, pieces, 0)),
+        rounds=batch.groups * (model.decode_passes(batch) + np.where(mixed, pieces, 0)),
         is_beside=mixed,
         load=model.workload.load,
         ahead=model.assumptions.passes_ahead,
@@ -367,7 +371,7 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
 def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
     work = model.workload
     reading = _reading(model, batch)
-    pieces, passes = reading.pieces, work.decode_passes
+    pieces, tokens = reading.pieces, work.later_tokens
     decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
     queue, own = queue_s(reading, decode.slowest_s, prefill.slowest_s)
     last = {
@@ -378,7 +382,7 @@ def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays)
     cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading, waits=reading.waits)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
     queue, ttft = queue + surplus, ttft + surplus
-    tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
+    tpot = (cycle - ttft) / tokens if tokens else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
     pause = np.where(reading.is_beside, prefill.through_s, decode.through_s + (batch.max_batch > 1) * prefill.slowest_s)
     # The same without waits for a pass, as where more requests come than are served.
@@ -395,7 +399,7 @@ def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays)
                 queue_s=queue,
                 ttft_s=ttft,
                 tpot_s=tpot,
-                passes=passes,
+                later_tokens=tokens,
                 prompt_variation=work.prompt_variation,
                 output_variation=work.output_variation,
             ),
@@ -411,11 +415,11 @@ def _figures(
     model: ServingModel, ttft_s: FloatArray, tpot_s: FloatArray, pause_s: FloatArray, rate_per_s: FloatArray
 ) -> dict[str, FloatArray]:
     """Times that users see, and rates."""
-    work, decodes = model.workload, model.workload.decode_passes > 0
+    work, decodes = model.workload, model.workload.later_tokens > 0
     return {
         "ttft_s": ttft_s,
         "tpot_s": tpot_s,
-        "request_s": ttft_s + work.decode_passes * tpot_s if decodes else ttft_s,
+        "request_s": ttft_s + work.later_tokens * tpot_s if decodes else ttft_s,
         "pause_s": np.maximum(pause_s, tpot_s)
         if decodes
         else np.zeros(len(ttft_s)),  # several prompts may come between two passes
@@ -427,7 +431,7 @@ def _figures(
 
 def _parts(model: ServingModel, decode: Pass, tpot_s: FloatArray) -> dict[str, FloatArray]:
     """Parts of the time per token."""
-    decodes = model.workload.decode_passes > 0
+    decodes = model.workload.later_tokens > 0
     parts = {f"decode_{name}": getattr(decode, name) * decodes for name in _PARTS_OF_PASS}
     waiting = np.maximum(tpot_s - sum(parts.values()), 0.0)
     return {
@@ -490,7 +494,8 @@ def _open_times(
         pieces=pieces,
         groups=batch.groups,
         is_beside=mixed,
-        decode_passes=work.decode_passes,
+        decode_passes=model.decode_passes(batch),
+        later_tokens=work.later_tokens,
         passes=Passes(
             decode=decode["slowest_s"],
             decode_through=decode["through_s"],
@@ -557,7 +562,7 @@ def _cycle_s(
     sequences, of at least ``groups (output - 1 + pieces) + waits`` passes; a request waits in so many. It needs its prompt, and per token
     one pass through all stages or one of every group through the slowest. Where every pass reads, a token takes no longer than such a pass.
     """
-    rounds, groups, mixed = model.workload.decode_passes, batch.groups, reading.is_beside
+    rounds, groups, mixed = model.decode_passes(batch), batch.groups, reading.is_beside
     reads = batch.max_batch * reading.pieces / reading.together
     passes = np.where(mixed, np.maximum(reading.rounds + waits, reads), reading.rounds + reads)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s

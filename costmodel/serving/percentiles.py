@@ -145,13 +145,13 @@ def _mixed(chance: FloatArray, mean: FloatArray, second: FloatArray, third: Floa
     return Moments(mean=m, variance=np.maximum(s - m**2, 0.0), third=np.maximum(t - 3 * m * s + 2 * m**3, 0.0))
 
 
-def shorter_answers(passes: int, variation: float) -> float:
+def shorter_answers(tokens: int, variation: float) -> float:
     """Mean of 1 / length over 1 / mean: of a gamma distribution, and at most of an exponential one of whole numbers from 1 on.
 
     >>> shorter_answers(100, 0.0), round(shorter_answers(100, 0.5), 3), round(shorter_answers(100, 1.0), 1)
     (1.0, 1.333, 5.2)
     """
-    return 1.0 / max(1.0 - variation**2, 1.0 / (math.log(max(passes, 1)) + 0.6), 1e-3) if passes > 1 else 1.0
+    return 1.0 / max(1.0 - variation**2, 1.0 / (math.log(max(tokens, 1)) + 0.6), 1e-3) if tokens > 1 else 1.0
 
 
 def columns(

@@ -195,8 +195,7 @@ def transfers(model: ServingModel, batch: ServingBatch) -> tuple[FloatArray, Flo
 
     seconds = over_links_s(np.maximum(received, sent * (1.0 + batch.prefill_batch) / 2.0))
     carried = np.minimum(pool.dp / over_links_s(sent), batch.dp / over_links_s(received))
-    passes = model.workload.decode_passes
-    return (seconds, carried) if passes else (0.0 * seconds, np.full(len(batch), np.inf))
+    return (seconds, carried) if model.workload.later_tokens else (0.0 * seconds, np.full(len(batch), np.inf))
 
 
 def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
@@ -226,14 +225,14 @@ def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, de
         decoders=batch.dp.astype(real),
         row=decodes.row,
         tokens=decodes.tokens(decodes.token_s),
-        passes=model.workload.decode_passes,
+        passes=model.decode_passes(batch),
         load=model.workload.load,
     )
 
 
 def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
     """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`."""
-    work, passes = model.workload, model.workload.decode_passes
+    work, tokens = model.workload, model.workload.later_tokens
     prefills, decodes = Prefills.of(model, batch), Decodes.of(model, batch)
     stations = stations_of(model, batch, prefills, decodes)
     flow = solve(stations)
@@ -241,20 +240,20 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
     earlier = (prefills.pieces - 1) * prefills.at(flow.read, "slowest_s")
     ttft = flow.wait_s + sum(last.values()) + earlier
     decoded = {
-        f"decode_{name}": decodes.tokens(table).at(decodes.row, flow.sequences) * (passes > 0)
+        f"decode_{name}": decodes.tokens(table).at(decodes.row, flow.sequences) * (tokens > 0)
         for name, table in decodes.parts.items()
     }
-    transfer = stations.transfer_s / max(passes, 1)
-    tpot = transfer + flow.decode_s / max(passes, 1)
+    transfer = stations.transfer_s / max(tokens, 1)
+    tpot = transfer + flow.decode_s / max(tokens, 1)
     most = np.minimum(stations.groups * stations.most / stations.pass_s(stations.most), stations.links_per_s)
-    if passes:
+    if tokens:
         each = decodes.tokens(decodes.token_s).at(decodes.row, batch.max_batch.astype(np.float64))
-        most = np.minimum(most, batch.dp * batch.max_batch / (passes * each))
+        most = np.minimum(most, batch.dp * batch.max_batch / (stations.passes * each))
     one_pass = np.asarray(sum(decoded.values()))
     return {
         "ttft_s": ttft,
         "tpot_s": tpot,
-        "request_s": ttft + passes * tpot,
+        "request_s": ttft + tokens * tpot,
         "pause_s": tpot,
         "requests_per_s": flow.rate_per_s,
         "most_requests_per_s": most,
@@ -279,5 +278,5 @@ def _percentiles(model: ServingModel, wait_s: FloatArray, ttft_s: FloatArray, tp
     first = gamma(ttft_s - wait_s, work.prompt_variation if is_traffic else 0.0)
     first = first + gamma(wait_s, 1.0 if is_traffic else 0.0)
     token = Moments(mean=tpot_s, variance=none, third=none)
-    answers = gamma(work.decode_passes * tpot_s, work.output_variation if is_traffic else 0.0)
+    answers = gamma(work.later_tokens * tpot_s, work.output_variation if is_traffic else 0.0)
     return columns(first.quantile, token, first + answers)

@@ -72,7 +72,7 @@ class Reading:
     places: IntArray
     most: IntArray
     pieces: IntArray
-    rounds: IntArray
+    rounds: FloatArray
     is_beside: BoolArray
     load: Load = "traffic"
     ahead: float = 0.0
@@ -247,8 +247,8 @@ class FullTimes:
     ----------
     queue_s, ttft_s, tpot_s : array
         The wait for the first pass, part of the time to the first token; and the time per token after it.
-    passes : int
-        Decoding passes of a request.
+    later_tokens : int
+        Tokens of a request after the first.
     prompt_variation, output_variation : float
         Coefficients of variation of the lengths.
     """
@@ -256,7 +256,7 @@ class FullTimes:
     queue_s: FloatArray
     ttft_s: FloatArray
     tpot_s: FloatArray
-    passes: int
+    later_tokens: int
     prompt_variation: float = 0.0
     output_variation: float = 0.0
 
@@ -284,7 +284,7 @@ def full_percentiles(
     >>> reading = Reading(
     ...     places=n([64]), most=n([1]), pieces=n([1]), rounds=n([1000]), is_beside=n([False]), load="benchmark"
     ... )
-    >>> times = FullTimes(queue_s=n([31.5 * 0.05]), ttft_s=n([32.5 * 0.05]), tpot_s=n([0.02]), passes=1000)
+    >>> times = FullTimes(queue_s=n([31.5 * 0.05]), ttft_s=n([32.5 * 0.05]), tpot_s=n([0.02]), later_tokens=1000)
     >>> found = full_percentiles(reading, n([0.01]), n([0.05]), times)
     >>> [round(float(found[name][0]), 3) for name in ("ttft_p50_s", "ttft_p90_s", "tpot_p99_s", "request_p50_s")]
     [1.6, 2.9, 0.02, 21.6]
@@ -296,7 +296,7 @@ def full_percentiles(
         def first(share: float) -> FloatArray:
             return _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
 
-        return columns(first, token, lambda share: first(share) + times.passes * times.tpot_s)
+        return columns(first, token, lambda share: first(share) + times.later_tokens * times.tpot_s)
     base_s = np.where(reading.is_beside, decode_s, 0.0)
     added_s = np.maximum(prefill_s - base_s, 0.0) / reading.together
     prompt_s = np.minimum(reading.pieces * added_s, times.ttft_s - times.queue_s)
@@ -307,15 +307,15 @@ def full_percentiles(
     variance = np.where(reading.places == 1, 0.0, variance)
     rest = Moments(mean=times.ttft_s - prompt_s, variance=variance, third=2.0 * variance**1.5)
     request = first_token = rest + gamma(prompt_s, times.prompt_variation)
-    if times.passes:
-        decoding_s = times.passes * times.tpot_s
+    if tokens := times.later_tokens:
+        decoding_s = tokens * times.tpot_s
         met = (reading.places - 1.0) * decoding_s / (times.ttft_s + decoding_s)
-        each = reading.pieces * added_s / times.passes
-        shorter = shorter_answers(times.passes, times.output_variation)
+        each = reading.pieces * added_s / tokens
+        shorter = shorter_answers(tokens, times.output_variation)
         variance = each**2 * met * (1.0 + times.prompt_variation**2) * shorter
         token = replace(token, variance=variance, third=each * variance * shorter)
         lengths = gamma(decoding_s, times.output_variation)
-        request = request + replace(lengths, variance=lengths.variance + times.passes**2 * each**2 * met)
+        request = request + replace(lengths, variance=lengths.variance + tokens**2 * each**2 * met)
     return columns(first_token.quantile, token, request)
 
 

@@ -95,7 +95,7 @@ class Stations(StructOfArrays):
     decoders, row : array
         Decode workers, and their row of ``tokens``.
     tokens : TokenTimes
-    passes : int
+    passes : array
         Decoding passes of a request, D.
     load : str
         `costmodel.serving.workload.ServingWorkload`.
@@ -114,7 +114,7 @@ class Stations(StructOfArrays):
     decoders: FloatArray
     row: IntArray
     tokens: TokenTimes
-    passes: int
+    passes: FloatArray
     load: Load = "traffic"
 
     def pass_s(self, prompts: FloatArray) -> FloatArray:
@@ -181,7 +181,7 @@ def solve(stations: Stations) -> Flow:
     ...     seconds = {"one_s": 0.1, "added_s": 0.0, "through_s": 0.1, "through_added_s": 0.0, "transfer_s": 0.0}
     ...     return Stations(
     ...         in_flight=requests * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one,
-    ...         **{name: value * one for name, value in seconds.items()}, row=np.zeros(1, dtype=np.int64), passes=90, load=load,
+    ...         **{name: value * one for name, value in seconds.items()}, row=np.zeros(1, dtype=np.int64), passes=90 * one, load=load,
     ...         tokens=TokenTimes(sequences=np.array([1.0, 2.0]), token_s=np.array([[0.01, 0.01]])),
     ...     )
     >>> [round(float(solve(two(requests, "traffic")).rate_per_s[0]), 2) for requests in (1, 40)]
@@ -214,7 +214,7 @@ def _random(at: Stations) -> Flow:
         requests = np.maximum(at.in_flight - step, 0.0)
         others = np.maximum(requests - 1.0 - decoding - used * at.transfer_s, 0.0)
         # Those that end in one pass come together.
-        company = decoding / (at.decoders * max(at.passes, 1))
+        company = decoding / (at.decoders * np.maximum(at.passes, 1.0))
         queue = _Queue.of(at, used, others, company)
         left_s = queue.busy * left_s + queue.left_one_s
         wait_s = np.hypot(queue.reached * queue.rest_s + left_s, queue.behind_s)

@@ -132,8 +132,8 @@ class ServingWorkload:
         _check_variation("lengths of answers", self.output_variation)
 
     @property
-    def decode_passes(self) -> int:
-        """Decoding passes of one request."""
+    def later_tokens(self) -> int:
+        """Tokens of one request that decoding passes make: all but the first."""
         return self.output_tokens - 1
 
     @property

@@ -308,20 +308,21 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
             sequences=none,
             most_per_s=none,
         )
-    passes = max(model.workload.decode_passes, 1)
+    tokens = max(model.workload.later_tokens, 1)
     decodes = Decodes.of(model, replace(plans, max_batch=np.full(len(plans), most)))
-    # Answers of one token are never decoded.
-    each_s, knots = decodes.token_s[decodes.row] * (model.workload.decode_passes > 0), decodes.sequences
+    # Seconds per token; answers of one token are never decoded.
+    each_s = decodes.token_s[decodes.row] * (model.decode_passes(plans) / tokens)[:, None]
+    knots = decodes.sequences
     own, shared = settings.medians.get("tpot_s", (1.0, 1.0))
     most_s = settings.limits.get("tpot_s", np.inf) / np.where(plans.sharing > 1, shared, own)
     # The last number that may keep the limit is at most the one behind the last that does; rates grow or fall between two.
-    rates = knots / np.maximum(passes * each_s, 1e-300)
+    rates = knots / np.maximum(tokens * each_s, 1e-300)
     keeps = each_s <= most_s[:, None]
     known = np.where(keeps, rates, 0.0)
     low, high = each_s[:, :-1], each_s[:, 1:]
     share = np.clip((most_s[:, None] - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     limit = knots[:-1] + share * np.diff(knots)
-    ends = np.where(keeps[:, :-1] & ~keeps[:, 1:], limit / np.maximum(passes * most_s[:, None], 1e-300), 0.0)
+    ends = np.where(keeps[:, :-1] & ~keeps[:, 1:], limit / np.maximum(tokens * most_s[:, None], 1e-300), 0.0)
     known[:, 1:] = np.maximum(known[:, 1:], ends)
     return _Decoders(
         plans=plans,
@@ -364,14 +365,14 @@ class _Bound:
     """Scores and request times that no plan of a pair is below."""
 
     def __init__(self, model: ServingModel, settings: ServingSettings, readers: _Readers, decoders: _Decoders) -> None:
-        self.passes, self.output = model.workload.decode_passes, model.workload.output_tokens
+        self.tokens, self.output = model.workload.later_tokens, model.workload.output_tokens
         self.objective = SERVING_OBJECTIVES[settings.objective]
         self.readers, self.decoders = readers, decoders
 
     def of(self, reader: IntArray, decoder: IntArray, dp: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
         """Of pairs with at most so many sequences per replica."""
         first_s, each_s = self.readers.alone_s[reader], self.decoders.first_s[decoder]
-        request_s = first_s + self.passes * each_s
+        request_s = first_s + self.tokens * each_s
         rate = np.minimum(self.readers.most_per_s[reader], dp * self.decoders.rate_up_to(decoder, batch))
         rate = np.minimum(rate, dp * batch / request_s)
         figures = {

@@ -181,7 +181,7 @@ def serving_candidates(
 ) -> dict[str, Candidates]:
     """Plans as the error model sees them, by quantity; a server of answers of one token has no time per token."""
     batch = ServingBatch.from_plans(plans)
-    quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.decode_passes > 0]
+    quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.later_tokens > 0]
     now = model.times(batch)
 
     def joined(times: Mapping[str, FloatArray]) -> FloatArray:
@@ -197,7 +197,7 @@ def serving_candidates(
     return {
         quantity: Candidates(
             step_time_s=times_s[k * len(plans) : (k + 1) * len(plans)],
-            shares=_shares(now, quantity, model.workload.decode_passes, nodes),
+            shares=_shares(now, quantity, model.workload.later_tokens, nodes),
             effects=effects[k * len(plans) : (k + 1) * len(plans)],
             covariance=knowledge.covariance,
             coordinates=coordinates,
@@ -206,9 +206,9 @@ def serving_candidates(
     }
 
 
-def _shares(times: Mapping[str, FloatArray], quantity: str, passes: int, nodes: FloatArray) -> FloatArray:
+def _shares(times: Mapping[str, FloatArray], quantity: str, tokens: int, nodes: FloatArray) -> FloatArray:
     """Parts of a quantity; a place spends on a token what it spends on a request, prompt and all."""
-    first, each = {"ttft_s": (1, 0), "tpot_s": (0, 1)}.get(quantity, (1, passes))
+    first, each = {"ttft_s": (1, 0), "tpot_s": (0, 1)}.get(quantity, (1, tokens))
     terms = {
         f"serving_{name}": first * times[f"prefill_{name}"] + each * times[f"decode_{name}"] for name in _COMMUNICATION
     }

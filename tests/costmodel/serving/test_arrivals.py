@@ -127,6 +127,7 @@ def server_of(load: Load) -> Server:
         **{name: np.array([value]) for name, value in whole.items()},
         is_beside=np.array([load.beside]),
         decode_passes=load.passes,
+        later_tokens=load.passes,
         passes=Passes(decode=decode, decode_through=decode, one=one, one_through=one, most=most, most_through=most),
     )
 

@@ -59,7 +59,7 @@ class Pools:
             decoders=self.decoders * one,
             row=np.zeros(1, dtype=np.int64),
             tokens=TokenTimes(sequences=sequences, token_s=(self.pass_s + self.sequence_s * sequences)[None]),
-            passes=self.passes,
+            passes=self.passes * one,
             load=load,
         )
 

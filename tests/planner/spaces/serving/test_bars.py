@@ -104,7 +104,7 @@ def test_parts_are_shares_of_what_the_cost_model_says(dense: ServingModel) -> No
     costs, found = dense.evaluate(ServingBatch.from_plans(PLANS)), serving_candidates(dense, PLANS, known())
     assert found["tpot_s"].shares[:, 1] == pytest.approx(costs.decode_tp_s / costs.tpot_s)
     assert found["ttft_s"].shares[:, 2] == pytest.approx(costs.prefill_pp_s / costs.ttft_s)
-    passes = dense.workload.decode_passes
+    passes = dense.workload.later_tokens
     assert found["token_s"].shares[:, 1] == pytest.approx(
         (costs.prefill_tp_s + passes * costs.decode_tp_s) / costs.request_s
     )
