@@ -154,6 +154,10 @@ SENTENCES: Mapping[str, str] = {
     ),
     # of serving
     "no_limits": "the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be",
+    "beyond_context": (
+        "a prompt of {prompt:,} and an answer of {output:,} tokens are more than the {context:,} that {network} was trained "
+        "for: longer ones need other weights"
+    ),
     "uneven_experts": (
         "the best plan has replicas that share experts, whose loads are taken to be uneven (no load balancer moves them); with "
         "one, --assume expert_spread=0"

@@ -86,6 +86,9 @@ class LoadedModel(Printed):
     source: str = ""
     notes: tuple[str, ...] = ()
     seq: int | None = None  # positions of a sample, where the file says so
+    context: int | None = (
+        None  # most tokens of a prompt and its answer that the weights were trained for, where the file says so
+    )
     # What else people count of a sample (frames, ...): how many.
     counts: Mapping[str, int] = field(default_factory=dict)
     # The network file that an importer made of another program's file.
@@ -211,6 +214,7 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
         description=network.description,
         source=network.source,
         seq=network.seq if seq is None else seq,
+        context=network.context,
         counts={str(what): count for what, count in network.counts.items()},
         notes=tuple(imported or ()),
         content=None if imported is None else document.value,

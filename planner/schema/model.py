@@ -351,6 +351,13 @@ class NetworkFile(FileModel):
         le=MAX_INTEGER,
         description="positions of a sample of a network on sequences; '$seq' stands for it anywhere below",
     )
+    context: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_INTEGER,
+        description="most tokens of a prompt and its answer that the weights were trained for",
+    )
     counts: Counts = Field(
         default_factory=dict,
         description="what people count in a sample and how many it has: tokens (where not seq), frames, audio_samples; throughputs of "

@@ -33,6 +33,8 @@ FORMAT = "Hugging Face config.json"
 TOKENS_PER_STEP = 4 * 2**20
 # The vision transformer was pre-trained with batches of 4096 (arXiv:2010.11929, section 4.1).
 IMAGES_PER_STEP = 4096
+# Readers of networks that generate text.
+_GENERATE = frozenset({"decoders", "hybrids"})
 
 
 def convert(document: Document) -> ImportedDocument:
@@ -88,6 +90,7 @@ def convert(document: Document) -> ImportedDocument:
             "source": f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length",
             "global_batch": max(1, TOKENS_PER_STEP // network.seq),
             "seq": network.seq,
+            **({"context": network.seq} if architecture.module in _GENERATE else {}),
         }
     content = {
         "schema_version": 1,

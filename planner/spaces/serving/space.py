@@ -325,7 +325,7 @@ class ServingPlanSpace(PlanSpace):
         return {"data_parallel": ranked, **others}
 
     def finished(self, answer: Answer, found: Found) -> Answer:
-        notes: list[Note] = []
+        notes = self._beyond_context()
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
             notes.append(Note("no_limits"))
@@ -344,6 +344,14 @@ class ServingPlanSpace(PlanSpace):
     def _median(self, ranked: RankedPlan, name: str) -> float:
         """What half of the measurements of a time are at most."""
         return float(ranked[name]) * self.medians[name][ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
+
+    def _beyond_context(self) -> list[Note]:
+        """Lengths that the weights were not trained for."""
+        model, workload = self.resolved.model, self.model.workload
+        if model.context is None or workload.most_context <= model.context:
+            return []
+        prompt, output = workload.prompt_tokens, workload.output_tokens
+        return [Note("beyond_context", prompt=prompt, output=output, context=model.context, network=model.name)]
 
     def _rather_missed(self, ranked: RankedPlan) -> list[Note]:
         """Limits that a plan keeps as predicted, and misses more likely than not."""
@@ -643,6 +651,7 @@ class ServingPlanSpace(PlanSpace):
         batch = ranked["largest_batch"] or None
         more = None if batch else "more --tp" + ("" if self.shape.has_encoder else " or --pp")
         return [
+            *self._beyond_context(),
             *self.does_not_fit(ranked, max_batch=batch, more=more),
             *missed_limits(self.limits, ranked),
             *self._rather_missed(ranked),

@@ -50,6 +50,15 @@ def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> No
     assert sum(best[name] for name in parts) == pytest.approx(best["memory_bytes_per_gpu"])
 
 
+@pytest.mark.parametrize(("prompt", "is_said"), [("130816", False), ("130817", True)])
+def test_a_note_says_where_requests_are_longer_than_the_weights_were_trained_for(
+    prompt: str, is_said: bool, answer: Ask
+) -> None:
+    """Llama 3.1: 131,072 tokens, 256 of which are the answer."""
+    found = json.loads(answer(*ESTIMATE, "--prompt", prompt, "--json"))
+    assert [note["code"] for note in found["note_codes"]].count("beyond_context") == is_said
+
+
 @pytest.mark.parametrize("name", ["prompts_in_step", "node_gathers", "ep_latency_share"])
 def test_shares_are_at_most_one(name: str, fails: Any) -> None:
     """Above 1 replicas would wait a negative time, and serve more than where nobody waits."""
