@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from costmodel.hardware.cluster import Cluster, LinkRow, link_rows, span
 from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import Plan, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, shown, simulate
 from costmodel.workload import Workload

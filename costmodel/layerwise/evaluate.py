@@ -43,8 +43,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import point_to_point_s
-from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, Stage
-from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, Split, Stage, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, storage_read_s
 from costmodel.workload import Workload
 

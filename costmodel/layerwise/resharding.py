@@ -5,7 +5,7 @@ channelwise needs, on each worker, a block of a (b', i', h') grid, whole along w
 an all-to-all into a (b', i', h')-grid share followed by an all-gather over the o' copies; the gradient comes back by the adjoint, a
 reduce-scatter over the copies and an all-to-all.
 
-A worker receives what it needs and does not hold. Ranks are in the order of `costmodel.layerwise.splits` in every layout: samples and rows
+A worker receives what it needs and does not hold. Ranks are in the order of `costmodel.layerwise.plan` in every layout: samples and rows
 in pieces of neighbouring indices, so that of W workers the one that is worst off already has
 
     k = 1 / (lcm(b, b') lcm(h, h') n)   of the tensor, and nothing if b != b' and both heights are split,
@@ -29,7 +29,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import cheapest_s
-from costmodel.layerwise.splits import SplitTable
+from costmodel.layerwise.plan import SplitTable
 from costmodel.network.layers import Layer
 
 

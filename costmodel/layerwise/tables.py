@@ -36,8 +36,8 @@ from costmodel.framework import (
 )
 from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import all_reduce_s, cheapest_s, point_to_point_s
+from costmodel.layerwise.plan import SplitTable, legal_splits, shard_of
 from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
-from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
 from costmodel.network.graph import gradient_passes
 from costmodel.network.layers import InnerExchange, Layer, Shard
 from costmodel.network.layers.base import reduced_fraction, share_of_output

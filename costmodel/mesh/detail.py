@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.hardware.cluster import LinkRow, link_rows
-from costmodel.layerwise.splits import shard_of, split_table
+from costmodel.layerwise.plan import shard_of, split_table
 from costmodel.mesh.communication import Division, mesh_strides
 from costmodel.mesh.memory import add_saved_inputs, add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel

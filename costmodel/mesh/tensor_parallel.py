@@ -36,7 +36,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.modules import MeshError, ModuleKind, Modules, RowKeys
 from costmodel.mesh.plan import LayerSplit, MeshPlan

@@ -21,7 +21,7 @@ from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
 from costmodel.hardware.collectives import all_reduce_s
 from costmodel.kernels.roofline import CostModelError
-from costmodel.layerwise.splits import SplitTable, shard_of
+from costmodel.layerwise.plan import SplitTable, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from costmodel.paleo.convolution import FLOAT_BYTES, Rates

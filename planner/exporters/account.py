@@ -20,7 +20,7 @@ _OF_SERVER = (
     "placement",
 )
 MESH_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(MeshPlan)), *_OF_RUN)
-# Of a plan with a split per layer: the degrees of `costmodel.layerwise.splits.Split`, then those of the plan and of the run.
+# Of a plan with a split per layer: the degrees of `costmodel.layerwise.plan.Split`, then those of the plan and of the run.
 LAYER_SETTINGS: tuple[str, ...] = (
     "workers",
     "batch",

@@ -12,7 +12,7 @@ from costmodel.framework import AS_RUN, WELL_TUNED, Framework, LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph

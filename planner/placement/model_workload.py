@@ -26,7 +26,7 @@ import numpy as np
 from costmodel.framework import cluster_run_by
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
 from costmodel.uncertainty.constants import cluster_with

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import IntArray
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import NetworkShape, Rule
 from planner.core.answer import RankedPlan

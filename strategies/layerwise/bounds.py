@@ -22,8 +22,8 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.plan import SplitTable, legal_splits
 from costmodel.layerwise.resharding import gather_times
-from costmodel.layerwise.splits import SplitTable, legal_splits
 from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts, cost_layers
 from costmodel.network.layers import Layer, Shard
 from costmodel.tolerances import ROUNDING

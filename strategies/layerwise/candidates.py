@@ -10,8 +10,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, evaluate, evaluate_on
-from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
-from costmodel.layerwise.splits import Split, divisors, factorisations, split_table
+from costmodel.layerwise.plan import Plan, Split, divisors, factorisations, family_of_plan, plan_key, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL

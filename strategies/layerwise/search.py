@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import divisors, factorisations, split_table
+from costmodel.layerwise.plan import divisors, factorisations, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, storage_read_s
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload

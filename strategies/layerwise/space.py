@@ -4,7 +4,7 @@ The space, for up to N workers and global batch B:
 
 * every worker count w = 1 ... N and every number of micro-batches m that divides B;
 * per layer, every ordered factorisation of w into batch x output channels x input channels x height whose degrees do not exceed the
-  extents they divide (`costmodel.layerwise.splits.legal_splits`), and for every gradient exchange a collective;
+  extents they divide (`costmodel.layerwise.plan.legal_splits`), and for every gradient exchange a collective;
 * pipelines: the layers in topological order cut into 2 <= S <= m contiguous stages, stage s on r_s replicas with sum r_s = w, data
   parallel inside a stage (with fewer micro-batches than stages some stage is always idle).
 """
@@ -19,7 +19,7 @@ from math import comb, prod
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.layerwise.splits import SplitTable, legal_splits
+from costmodel.layerwise.plan import SplitTable, legal_splits
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 
@@ -230,7 +230,7 @@ def _most_channels(layer: Layer) -> int:
 
 
 def _channel_pairs(layer: Layer, most: int) -> IntArray:
-    """Legal pairs of degrees of output and input channels (`costmodel.layerwise.splits.legal_splits`) by their product, 0 to ``most``."""
+    """Legal pairs of degrees of output and input channels (`costmodel.layerwise.plan.legal_splits`) by their product, 0 to ``most``."""
     limits = layer.family.limits(layer)
     pairs = np.zeros(most + 1, dtype=np.int64)
     pairs[1 : limits.out_channels + 1] = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.framework_rules import (
     DERIVED,
     FACTS,

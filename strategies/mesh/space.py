@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray, combined, ranges
 from costmodel.hardware.cluster import AT_BEST
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds

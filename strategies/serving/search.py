@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, Split
 from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.core.answer import Answer, Assumption, Estimate, LayerCost, Proof, RankedPlan, Setting

@@ -14,8 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.layerwise.plan import Plan, Stage
-from costmodel.layerwise.splits import Split, legal_splits, split_table
+from costmodel.layerwise.plan import Plan, Split, Stage, legal_splits, split_table
 from costmodel.network.graph import Graph
 from planner.core.answer import Answer, Assumption, Setting
 from planner.core.errors import InputFileError

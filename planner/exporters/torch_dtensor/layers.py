@@ -1,6 +1,6 @@
 """A split per layer as DTensor placements: one device mesh for all layers, and a style for every layer.
 
-All layers share one mesh. Ranks lie as the cost model lays them out (`costmodel.layerwise.splits`): batch outermost, then input channels,
+All layers share one mesh. Ranks lie as the cost model lays them out (`costmodel.layerwise.plan`): batch outermost, then input channels,
 then output channels; a layer with degrees (2, 1, 4) cuts the ranks at 2 and at 8, one with (4, 2, 1) at 4 and at 8, and the mesh of both is
 2 x 2 x 2. Where no mesh has all cuts (2 x 3 beside 3 x 2) the plan is refused.
 """
@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Split
 from costmodel.network.layers import Layer
 from planner.exporters.account import Account
 from planner.exporters.common import account_collectives, account_placement, header

@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import Plan, split_table
 from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.constants import cluster_with
 from planner.uncertainty.features import Times, workload_on

@@ -10,8 +10,7 @@ import numpy as np
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import SplitTable, shard_of, split_table
+from costmodel.layerwise.plan import Plan, SplitTable, shard_of, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.layers import Layer, Shard
 from costmodel.workload import Workload

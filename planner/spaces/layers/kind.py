@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request

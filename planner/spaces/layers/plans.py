@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.layerwise.plan import Plan, Stage, runs
-from costmodel.layerwise.splits import Split, SplitTable, legal_splits
+from costmodel.layerwise.plan import Plan, Split, SplitTable, Stage, legal_splits, runs
 from planner.core.errors import did_you_mean
 from planner.core.numbers import counted
 from planner.core.request import Request

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.plan import Plan, Split, divisors
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
 from planner.core.answer import Answer, Curve, ErrorBars, RankedPlan, ScalePoint, Scaling

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
-from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, family_of_plan, plan_key
-from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, Split, divisors, family_of_plan, plan_key
 from costmodel.layerwise.tables import CostCache
 from costmodel.objectives import step_costs
 from costmodel.rates import training_rates

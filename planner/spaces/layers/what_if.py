@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Plan, Split
 from planner.core.answer import RankedPlan
 from planner.core.what_if import WhatIf, WhatIfAxis, around
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space

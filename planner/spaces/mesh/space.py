@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import USABLE_SHARE
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.framework_rules import FACTS, by_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS
 from planner.core.errors import UsageError

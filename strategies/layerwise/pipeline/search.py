@@ -15,8 +15,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.evaluate import PipelineArrays, farther_takes_longer, pipeline_arrays, stage_arrays
-from costmodel.layerwise.plan import Plan, Stage
-from costmodel.layerwise.splits import Split, SplitTable, split_table
+from costmodel.layerwise.plan import Plan, Split, SplitTable, Stage, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING

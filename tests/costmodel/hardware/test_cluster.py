@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level, link_rows, span
 from costmodel.hardware.device import Device
 from costmodel.layerwise.detail import layer_links
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Plan, Split
 from costmodel.mesh.detail import mesh_links
 from costmodel.mesh.plan import MeshPlan
 from tests.costmodel.mesh import plans as make

@@ -16,7 +16,7 @@ from costmodel.framework import with_attention
 from costmodel.hardware.device import Device, DeviceError
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency, EfficiencyError
 from costmodel.kernels.roofline import EAGER, ImageSoftware, PassTimes, RooflineCompute, kernel_time_s
-from costmodel.layerwise.splits import shard_of, split_table
+from costmodel.layerwise.plan import shard_of, split_table
 from costmodel.network.layers import Layer
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.files.loading import load_device

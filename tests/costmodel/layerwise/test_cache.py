@@ -12,8 +12,7 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise import tables
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan, Stage
-from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.plan import Plan, Split, Stage, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload

@@ -21,8 +21,7 @@ from costmodel.layerwise.evaluate import (
     evaluate,
     evaluate_on,
 )
-from costmodel.layerwise.plan import Plan, Stage
-from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.plan import Plan, Split, Stage, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.paleo.model import PaleoCompute
 from costmodel.workload import Workload

@@ -13,8 +13,7 @@ from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.detail import layer_tracks
 from costmodel.layerwise.evaluate import CostBatch, PipelineArrays, evaluate, last_backward_s, pipeline_arrays
-from costmodel.layerwise.plan import Plan, Stage
-from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.plan import Plan, Split, Stage, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.timeline import TimelineInput, Tracks, simulate

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
+from costmodel.layerwise.plan import Split, factorisations, split_table
 from costmodel.layerwise.resharding import EdgeGeometry, edge_geometry, edge_times, gather_times, place
-from costmodel.layerwise.splits import Split, factorisations, split_table
 from costmodel.network.layers import Shape
 from tests.costmodel.network.layers.cases import layer
 

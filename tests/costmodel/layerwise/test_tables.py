@@ -17,7 +17,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
-from costmodel.layerwise.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
+from costmodel.layerwise.plan import Split, divisors, factorisations, legal_splits, shard_of, split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer

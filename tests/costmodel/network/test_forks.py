@@ -13,7 +13,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph, _joins, gradient_passes
 from costmodel.network.layers import Layer, Shape, ShapeError, Shard, family_of, params_from

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import shard_of
+from costmodel.layerwise.plan import shard_of
 from costmodel.network.graph import Graph
 from costmodel.paleo.convolution import FLOAT_BYTES
 from costmodel.paleo.model import PaleoCompute

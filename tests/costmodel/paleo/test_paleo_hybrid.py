@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import CostModelError
-from costmodel.layerwise.splits import shard_of
+from costmodel.layerwise.plan import shard_of
 from costmodel.paleo.convolution import Rates
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import (

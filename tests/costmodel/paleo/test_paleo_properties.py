@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import CostModelError, RooflineCompute
-from costmodel.layerwise.splits import shard_of, split_table
+from costmodel.layerwise.plan import shard_of, split_table
 from costmodel.network.layers import FAMILIES, Layer, family_of
 from costmodel.network.layers.base import params_from
 from costmodel.paleo.convolution import ALGORITHMS, Rates

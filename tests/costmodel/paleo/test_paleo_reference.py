@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import CostModelError
-from costmodel.layerwise.splits import shard_of
+from costmodel.layerwise.plan import shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shard, family_of
 from costmodel.network.layers.base import params_from

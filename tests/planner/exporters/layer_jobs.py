@@ -9,8 +9,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Plan, Split
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.layerwise.plan import Stage
-from costmodel.layerwise.splits import Split, factorisations
+from costmodel.layerwise.plan import Split, Stage, factorisations
 from costmodel.mesh.plan import MeshPlan
 from planner.core.errors import UsageError
 from planner.exporters.export import make_export

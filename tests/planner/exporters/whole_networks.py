@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split, legal_splits, split_table
+from costmodel.layerwise.plan import Plan, Split, legal_splits, split_table
 from costmodel.network.graph import Graph
 from planner.exporters.job import LayerJob
 from planner.exporters.torch_dtensor.layers import refusals

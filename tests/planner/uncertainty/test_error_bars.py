@@ -15,8 +15,7 @@ import pytest
 import planner
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Plan, Split
 from costmodel.layerwise.tables import CostCache
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan

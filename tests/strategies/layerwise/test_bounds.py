@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.host import Power
 from costmodel.layerwise.evaluate import batch_of, evaluate_on
-from costmodel.layerwise.splits import SplitTable, split_table
+from costmodel.layerwise.plan import SplitTable, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, cost_layers
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bounds

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.paleo.model import PaleoCompute

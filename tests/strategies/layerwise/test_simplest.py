@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
-from costmodel.layerwise.splits import divisors, split_table
+from costmodel.layerwise.plan import Plan, divisors, family_of_plan, plan_key, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
 from strategies.layerwise.search import SearchSettings, search

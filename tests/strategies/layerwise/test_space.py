@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
-from costmodel.layerwise.plan import Plan, family_of_plan
-from costmodel.layerwise.splits import Split, legal_splits, split_table
+from costmodel.layerwise.plan import Plan, Split, family_of_plan, legal_splits, split_table
 from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 from planner.importers.networks import load_model

@@ -11,8 +11,7 @@ from costmodel.framework import AS_RUN, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.splits import Split, divisors, split_table
+from costmodel.layerwise.plan import Plan, Split, divisors, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.precision import PRECISIONS
 from costmodel.workload import Workload

@@ -16,8 +16,7 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate, evaluate_on
-from costmodel.layerwise.plan import Plan, Stage, plan_key
-from costmodel.layerwise.splits import Split, divisors, factorisations, split_table
+from costmodel.layerwise.plan import Plan, Split, Stage, divisors, factorisations, plan_key, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
 from strategies import limits

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import Power
-from costmodel.layerwise.splits import divisors
+from costmodel.layerwise.plan import divisors
 from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.model import MeshModel, computing_s
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch, MeshCosts, MeshPlan

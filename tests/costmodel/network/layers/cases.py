@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layerwise.splits import Split, SplitTable, shard_of, split_table
+from costmodel.layerwise.plan import Split, SplitTable, shard_of, split_table
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, Shard, family_of
 from costmodel.network.layers.base import PassWork, params_from

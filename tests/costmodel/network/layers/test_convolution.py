@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import kernel_time_s
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Split
 from costmodel.network.layers import ShapeError
 from costmodel.network.layers.base import PassWork, Tiling
 from tests.costmodel.network.layers.cases import gemm_flop, gemms, layer, passes, work_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodel.layerwise.splits import Split, shard_of, split_table
+from costmodel.layerwise.plan import Split, shard_of, split_table
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers import FAMILIES, Shape, ShapeError
 from costmodel.network.layers.base import params_from

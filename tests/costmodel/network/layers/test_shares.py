@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodel.layerwise.splits import Split
+from costmodel.layerwise.plan import Split
 from costmodel.network.layers import Layer
 from tests.costmodel.network.layers.cases import flop, layer, passes, work_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.splits import legal_splits, split_table
+from costmodel.layerwise.plan import legal_splits, split_table
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
 from costmodel.network.layers.attention import pairs_of_positions

@@ -16,7 +16,7 @@ from costmodel.arrays import IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import Layer
