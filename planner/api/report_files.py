@@ -115,7 +115,7 @@ def write_figure(figure: Figure, path: Path) -> None:
         The file cannot be written.
     """
     if path.suffix.lower() == ".png":
-        from planner.report.figures.raster import png_bytes
+        from planner.report.figures.svg import png_bytes
 
         write_bytes_atomically(path, png_bytes(figure))
     else:

@@ -239,7 +239,7 @@ def test_the_library_may_stand_in_a_script() -> None:
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
 @pytest.mark.parametrize("make", ALL)
 def test_png(make: Callable[..., Figure]) -> None:
-    from planner.report.figures.raster import png_bytes
+    from planner.report.figures.svg import png_bytes
 
     data = png_bytes(make())
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
