@@ -43,7 +43,6 @@ from planner.core.objectives import best_word, better_word, cost_of, cost_text, 
 from planner.core.request import WELL_TUNED_WORDS
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
-from planner.report.legend import legend
 from planner.report.roles import roles_blocks, roles_of
 from planner.report.tables import (
     OTHER,
@@ -52,6 +51,7 @@ from planner.report.tables import (
     comparison_table,
     gap_text,
     largest_parts,
+    legend,
     link_blocks,
     parts_table,
     ranked_table,
