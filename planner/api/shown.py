@@ -94,7 +94,7 @@ class Answer(ABC):
         return plain_text(self._report().blocks(), max(width, 60)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        from planner.report.notebook import html_of
+        from planner.report.page import html_of
 
         return html_of(self._report().blocks())
 

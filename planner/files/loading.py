@@ -53,7 +53,7 @@ class Printed(ABC):
         return f"<planner.{type(self).__name__} of {self.path}>"
 
     def _repr_html_(self) -> str:
-        from planner.report.notebook import html_of
+        from planner.report.page import html_of
 
         return html_of(self._blocks())
 

@@ -131,7 +131,7 @@ def test_text_and_tables_are_those_of_the_command_line(answer: Ask) -> None:
 
 def test_html_is_escaped_and_a_long_table_is_cut() -> None:
     from planner.core.blocks import Column, Facts, Sentence, Table
-    from planner.report.notebook import html_of
+    from planner.report.page import html_of
 
     cells = tuple(f"<script>{n}</script>" for n in range(100))
     table = Table(columns=(Column(title="<b>", cells=cells, is_text=True),))
