@@ -23,7 +23,7 @@ from planner.detect.report import device_file_name, device_text, machine_files
 from planner.detect.system import System
 from planner.files.output import check_writable, write_atomically
 from planner.measure.cases import Case, collective_cases, kernel_cases
-from planner.measure.kernels import Workbench, collective_call
+from planner.measure.kernels import Workbench, collective_call, row_of, table_text, time_call
 from planner.measure.processes import (
     Group,
     Place,
@@ -34,7 +34,6 @@ from planner.measure.processes import (
     processes_of,
     threads_of,
 )
-from planner.measure.timing import row_of, table_text, time_call
 
 Row = Mapping[str, str]
 Report = Callable[[str, float], None]

@@ -15,10 +15,10 @@ import pytest
 from planner.core.errors import UsageError
 from planner.measure import processes
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
+from planner.measure.kernels import COLUMNS, Timing, row_of, table_text, time_call
 from planner.measure.processes import Processes, place_of, processes_of, threads_of
 from planner.measure.report import measure_report
 from planner.measure.run import Measured, Wanted, _Deadline, _where
-from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
 from planner.measurements.kernels import ELEMENTWISE, KERNELS
 from planner.measurements.kinds import predict_table
 from planner.measurements.tables import read_table

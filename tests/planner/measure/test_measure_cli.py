@@ -19,10 +19,9 @@ import pytest
 
 from planner.cli import run
 from planner.measure.cases import COLLECTIVES, KINDS, kernel_cases
-from planner.measure.kernels import Workbench
+from planner.measure.kernels import COLUMNS, Workbench
 from planner.measure.report import measure_report
 from planner.measure.run import Measured
-from planner.measure.timing import COLUMNS
 from planner.measurements.kernels import ELEMENTWISE
 from planner.measurements.kinds import KINDS as TABLES
 from planner.measurements.kinds import predict_table
