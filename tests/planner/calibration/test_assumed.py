@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration.assumed import assumed_constants, prior_log_sds
 from planner.calibration.measurements import Machinery
-from planner.calibration.run import calibrate
+from planner.calibration.run import assumed_constants, calibrate, prior_log_sds
 from planner.detect.machine import detect
 from planner.detect.report import machine_files
 from planner.files.documents import parse_document
