@@ -37,7 +37,7 @@ from planner.measurements.hardware import (
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, outcomes_of
 from planner.measurements.parallelism import devices_of, has_failed, is_measured, not_measured, step_time_s
 from planner.measurements.tables import Row, RowSkipped
-from planner.uncertainty.features import node_size, shares_of
+from planner.uncertainty.bars import node_size, shares_of
 
 _LONGEST = 1e5  # times what the devices need at their peak
 

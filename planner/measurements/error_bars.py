@@ -24,8 +24,7 @@ from planner.measurements import convnets, plans
 from planner.measurements.metrics import LEAST_ROWS, Figures
 from planner.measurements.outcomes import Outcome, Preset
 from planner.spaces.mesh.bars import mesh_coordinates, mesh_times
-from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
-from planner.uncertainty.features import constants_of, effects_of
+from planner.uncertainty.bars import Knowledge, bars_of, constants_of, effects_of, knowledge_with, one_width
 
 # Profile of the framework of a row, whether it runs a network for images, and the device.
 Software = tuple[str, bool, str]

@@ -61,7 +61,7 @@ from planner.measurements.parallelism import (
     step_time_s,
 )
 from planner.measurements.tables import Row, RowSkipped
-from planner.uncertainty.features import node_size, shares_of
+from planner.uncertainty.bars import node_size, shares_of
 
 
 class MemoryLog(NamedTuple):

@@ -16,8 +16,7 @@ from costmodel.uncertainty.constants import CONSTANTS, stated_values
 from costmodel.uncertainty.rankings import overtaking
 from planner.core.answer import RankedPlan, Sensitivity
 from planner.question.choose import is_transformer
-from planner.uncertainty.bars import Knowledge, knowledge_of, score_weights
-from planner.uncertainty.features import Times, constants_of
+from planner.uncertainty.bars import Knowledge, Times, constants_of, knowledge_of, score_weights
 
 if TYPE_CHECKING:
     from planner.question.resolve import Resolved

@@ -12,7 +12,7 @@ from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan, split_table
 from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.constants import cluster_with
-from planner.uncertainty.features import Times, workload_on
+from planner.uncertainty.bars import Times, workload_on
 
 
 def layer_mixture(known: CostCache, plans: Sequence[Plan]) -> tuple[FloatArray, FloatArray]:

@@ -11,7 +11,7 @@ from costmodel.arrays import FloatArray
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.uncertainty.constants import with_constants
-from planner.uncertainty.features import Times, workload_on
+from planner.uncertainty.bars import Times, workload_on
 
 # Settings whose change counts as one step (a doubling of a degree); those of the second kind change little of what is computed.
 _MINOR = ("sequence_parallel", "offload_optimizer", "offload_activations", "zero_stage")

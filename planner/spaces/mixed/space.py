@@ -322,8 +322,7 @@ class MixedPlanSpace(PlanSpace):
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         # All devices change alike.
         from costmodel.uncertainty.constants import CONSTANTS, with_constants
-        from planner.uncertainty.bars import knowledge_of, score_weights
-        from planner.uncertainty.features import constants_of
+        from planner.uncertainty.bars import constants_of, knowledge_of, score_weights
         from planner.uncertainty.sensitivity import sensitivity_of
 
         model, ranked, workers = self.model, [plan.plan for plan in plans], max(plan.workers for plan in plans)

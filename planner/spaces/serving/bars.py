@@ -19,8 +19,16 @@ from costmodel.serving.workload import ServingWorkload
 from costmodel.uncertainty.intervals import Candidates, intervals
 from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
-from planner.uncertainty.bars import Knowledge, bars_of, serving_knowledge, where_needed
-from planner.uncertainty.features import constants_of, effects_of, node_size, shares_of
+from planner.uncertainty.bars import (
+    Knowledge,
+    bars_of,
+    constants_of,
+    effects_of,
+    node_size,
+    serving_knowledge,
+    shares_of,
+    where_needed,
+)
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan

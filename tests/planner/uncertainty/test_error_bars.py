@@ -37,8 +37,8 @@ from planner.uncertainty.bars import (
     knowledge_of,
     knowledge_with,
     near_list,
+    node_size,
 )
-from planner.uncertainty.features import node_size
 from planner.uncertainty.sensitivity import sensitivity_of
 
 MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
