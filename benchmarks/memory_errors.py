@@ -35,7 +35,7 @@ from scipy.special import log_ndtr, ndtr
 
 from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray
-from costmodel.uncertainty.memory import CONFIDENCE, OTHERS, MemoryErrors
+from costmodel.uncertainty.limits import CONFIDENCE, OTHERS, MemoryErrors
 from planner.measurements import plans
 from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT

@@ -22,7 +22,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.intervals import ErrorModel
-from costmodel.uncertainty.memory import MemoryErrors
+from costmodel.uncertainty.limits import MemoryErrors
 
 Where = Literal["efficiency", "overhead", "assumption", "link"]
 

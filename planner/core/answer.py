@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure, parts_of
-from costmodel.uncertainty.memory import MemoryErrors
+from costmodel.uncertainty.limits import MemoryErrors
 from planner.core.blocks import Block, Table
 from planner.core.numbers import chance_text
 from planner.core.request import Request, TimeLimit

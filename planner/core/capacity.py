@@ -2,7 +2,7 @@
 
 Four numbers are not the same. The *nominal* size stands on the data sheet (H100: 80 GiB). The *driver* shows less, or in other units
 (81,559 MiB). A plan *fits* with a chance: what a run needs is more or less than predicted, by the errors of measured runs of its framework
-(`costmodel.uncertainty.memory`); 95 % are needed unless --memory-confidence says otherwise. --memory-limit and --memory-reserve limit the
+(`costmodel.uncertainty.limits`); 95 % are needed unless --memory-confidence says otherwise. --memory-limit and --memory-reserve limit the
 *predicted* memory as it is, in place of that or beside a --memory-confidence. Where no errors are known (inference, the paleo cost model),
 `DEFAULT_RESERVE` is left free. The driver's context and the libraries' handles (`costmodel.workload.CONTEXT_BYTES`) are counted as a part
 of every plan's memory.
@@ -14,7 +14,7 @@ import re
 
 from costmodel.hardware.device import Device
 from costmodel.tolerances import EQUAL
-from costmodel.uncertainty.memory import CONFIDENCE, OTHERS, MemoryErrors
+from costmodel.uncertainty.limits import CONFIDENCE, OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
 from planner.core.notes import Note

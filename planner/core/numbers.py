@@ -134,7 +134,7 @@ def chance_text(chance: float | None, surest: float = 1.0) -> str:
     ----------
     chance : float or None
     surest : float
-        What they can show at most (`costmodel.uncertainty.memory.MemoryErrors.surest`).
+        What they can show at most (`costmodel.uncertainty.limits.MemoryErrors.surest`).
 
     Examples
     --------

@@ -18,7 +18,7 @@ from costmodel.kernels.roofline import ComputeModel, RooflineCompute
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
-from costmodel.uncertainty.memory import OTHERS, MemoryErrors
+from costmodel.uncertainty.limits import OTHERS, MemoryErrors
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
 from planner.core.capacity import confidence_of, errors_words, memory_source, memory_words, usable_bytes

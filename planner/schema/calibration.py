@@ -12,7 +12,7 @@ from costmodel.framework import SERVING_COSTS, LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
-from costmodel.uncertainty.memory import MemoryErrors
+from costmodel.uncertainty.limits import MemoryErrors
 from planner.schema.common import FileModel, Name, Text, fail, known, plain_number
 from planner.schema.records import key, record
 
@@ -147,7 +147,7 @@ else:
     )
     MemoryEntry = record(
         "MemoryEntry",
-        "Errors of the predicted memory of one framework's runs (`costmodel.uncertainty.memory.MemoryErrors`); written by "
+        "Errors of the predicted memory of one framework's runs (`costmodel.uncertainty.limits.MemoryErrors`); written by "
         "``benchmarks/memory_errors.py``.",
         FileModel,
         mean=key(

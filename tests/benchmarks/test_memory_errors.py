@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.uncertainty.memory import CONFIDENCE, OTHERS
+from costmodel.uncertainty.limits import CONFIDENCE, OTHERS
 
 pytest.importorskip("scipy", reason="the fit uses scipy")
 sys.path.insert(

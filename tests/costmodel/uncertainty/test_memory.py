@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.uncertainty.memory import MemoryErrors
+from costmodel.uncertainty.limits import MemoryErrors
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from costmodel.uncertainty.memory import MemoryErrors
+from costmodel.uncertainty.limits import MemoryErrors
 from planner import Plan, estimate, optimize
 from planner.core.errors import PlannerError
 from planner.core.request import Request
