@@ -1,7 +1,5 @@
 """A plan with a split per layer: how many workers, how each layer is split, which collective carries each exchange; one and as arrays.
 
-Every way to split a layer over a number of workers, as arrays.
-
 A split is an ordered factorisation ``workers = batch x out_channels x in_channels x height``. Ranks are laid out with the batch
 outermost: ``rank = ((batch, height), in_channels), out_channels`` with the last index running fastest, so channel groups stay on
 neighbouring workers.

@@ -1,4 +1,4 @@
-"""The chance that measured times keep limits, by the intervals of the predictions.
+"""The chance that measured times keep limits, and that a plan fits into the memory, by the errors of the predictions.
 
 Logarithms of measured times are normal on either side of their median, with a tenth beyond either end of the 80 % interval:
 
@@ -10,7 +10,7 @@ with z = 1.2816, the normal quantile of 0.9. Two times of one plan are wrong tog
 
 (Genz, Numerical computation of rectangular bivariate and trivariate normal and t probabilities, Statistics and Computing 14, 2004).
 
-How sure predicted memory is: the chance that a plan fits, and how much a plan may be predicted to need so that it does.
+Memory is normal in its logarithm, too:
 
     log(memory that the run needs / predicted) ~ Normal(mean, log_sd^2)
 

@@ -1,6 +1,7 @@
 """Calibrates: reads tables, fits the constants that they can say something about, and checks the fit on rows left out.
 
-Which constants multiply values that nobody has measured: device and cluster files say so in their sources ("assumption - ...").
+Constants that multiply values that nobody has measured have wider priors: device and cluster files say so in their sources
+("assumption - ...").
 """
 
 from __future__ import annotations

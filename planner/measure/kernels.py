@@ -1,11 +1,12 @@
-"""From a case to a call, of a kernel or of a collective: tensors are made once, from a seed; the call runs it and nothing else.
+"""From a case to a call, of a kernel or of a collective, how long the call takes, and the table that is written.
+
+Tensors are made once, from a seed; the call runs the kernel or the collective and nothing else.
 
 Every process calls a collective at the same time. Backward passes go through autograd with a graph that is kept, so that its own
 overhead (some 10 to 50 us on a processor) is part of the time, as in training.
 
-How long a call takes, and the table that is written: one row per case, in the columns that ``planner validate`` reads.
-
-Warm-up, then samples of several calls each, so that no sample is shorter than the clock can tell.
+A call is timed after a warm-up, in samples of several calls each, so that no sample is shorter than the clock can tell. The table has one
+row per case, in the columns that ``planner validate`` reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A self-contained HTML page with blocks of a report: one file without network or library, light and dark, for narrow screens and paper.
 
-Whatever stands in a page goes through `escaped`: tables of users may hold any text.
-
-Reports as HTML for notebooks, which have styles of their own.
+Whatever stands in a page goes through `escaped`: tables of users may hold any text. Notebooks have styles of their
+own: for them `html_of` writes the same blocks as a fragment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables that several answers share: parts of a sum, ranked plans, rows of dataclasses, what a step waits for the network.
 
-What the abbreviations in the names of plans mean: a sentence under a table of plans.
+Under a table of plans, `legend` says what the abbreviations in their names mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Error bars of the plans of one question: from candidates and a calibration to intervals, chances and a list to benchmark.
 
-Plans as the error model sees them: shares of the parts of a step, and what each constant does to it.
+The error model sees a plan as shares of the parts of its step, and as what each constant does to the step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Figures as SVG: for pages, where style sheets colour them, and as files of their own.
-
-Figures as PNG: the SVG picture, painted by matplotlib (extra ``plots``).
-"""
+"""Figures as SVG: for pages, where style sheets colour them, and as files of their own; as PNG, painted by matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
