@@ -23,6 +23,8 @@ from planner.report.figures.standard import (
     memory,
     pareto,
     scaling,
+    serving_pareto,
+    serving_times,
     shown_plans,
     study_of,
     timeline,
@@ -43,7 +45,13 @@ _PARETO_NOTE = (
     "Plans of this answer. --figure pareto also searches for the best on fewer GPUs and in less memory.",
     "Plans of this answer, and the best ones on fewer GPUs and in less memory.",
 )
+_SPEEDS_NOTE = (
+    "Plans of this answer. --figure pareto also searches for the best at other speeds.",
+    "Plans of this answer, and the best ones at other speeds.",
+)
 _SCALING_NOTE = "The plan itself, as What if has it. planner optimize --figure scaling searches for the best plan on each number of GPUs."
+# Figures of a plan to serve.
+_OF_SERVED = ("breakdown", "memory", "pareto")
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -67,17 +75,7 @@ def write_report_files(
     """
     blocks = [*report.blocks(), *report.details()]
     if not answer.space.has_figures:
-        is_search = isinstance(answer, Answer)
-        refused = [flag for flag in files.flags if flag != "--html" or not is_search]
-        if refused:
-            raise UsageError(
-                f"{', '.join(refused)}: a way to serve has none yet; --format json or markdown holds the answer"
-            )
-        if isinstance(answer, Answer) and files.html is not None:
-            launch = launch_of(answer)
-            write_atomically(files.html, serving_page(answer, blocks, launch, live=files.live, version=__version__))
-            _say_page(files, say)
-        return
+        _check_served(answer, files)
     more = files.figure in SEARCHED_FIGURES
     if isinstance(answer, Estimate):
         best, study = answer.ranked, Study(candidates=())
@@ -138,7 +136,13 @@ def _write(
     files: ReportFiles,
     say: Say,
 ) -> None:
-    if files.html is not None:
+    if files.html is not None and isinstance(answer, Answer) and not answer.space.has_figures:
+        fronts, note = serving_pareto(study.candidates), _SPEEDS_NOTE[files.figure in SEARCHED_FIGURES]
+        more = [Section(title="Pareto fronts", figures=tuple(fronts), note=note)] if fronts else []
+        page = serving_page(answer, blocks, launch_of(answer), more, live=files.live, version=__version__)
+        write_atomically(files.html, page)
+        _say_page(files, say)
+    elif files.html is not None:
         found = answer.space.what_if(best)
         sections = _sections(answer, best, study, found)
         launch = launch_of(answer)
@@ -175,7 +179,22 @@ def _write(
         say(f"wrote {files.trace}")
 
 
+def _check_served(answer: Answer | Estimate, files: ReportFiles) -> None:
+    """Refuse what is about the step of a plan."""
+    refused = ["--trace"] if files.trace is not None else []
+    if files.plot is not None and files.figure not in _OF_SERVED:
+        refused.append(f"--figure {files.figure}")
+    if files.html is not None and isinstance(answer, Estimate):
+        refused.append("--html")
+    if refused:
+        raise UsageError(
+            f"{', '.join(refused)}: a plan to serve has none; there are --figure {', '.join(_OF_SERVED)}, and --html of 'planner optimize'"
+        )
+
+
 def _figures(name: str, answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Figure]:
+    if not answer.space.has_figures and name != "memory":
+        return [*serving_pareto(study.candidates)] if name == "pareto" else [*serving_times(shown_plans(answer))]
     if name == "breakdown":
         return [breakdown(shown_plans(answer))]
     if name == "memory":

@@ -11,7 +11,7 @@ from planner.core.numbers import percent, significant, time_unit, used_of_total
 from planner.core.objectives import shown_costs
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import Figure, Rows
-from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
+from planner.report.figures.standard import memory, serving_times, shown_plans
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.first_screen import FIRST_STYLE, Launch, first_facts, first_screen
 from planner.report.frameworks import frameworks_blocks
@@ -398,7 +398,9 @@ def provenance(setting: Setting, version: str, bars: ErrorBars | None = None) ->
     return pairs
 
 
-def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, live: bool, version: str) -> str:
+def serving_page(
+    answer: Answer, blocks: Sequence[Block], launch: Launch, fronts: Sequence[Section], *, live: bool, version: str
+) -> str:
     """Write the page.
 
     Parameters
@@ -408,6 +410,8 @@ def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, liv
         What the terminal shows.
     launch : Launch
         What to type to run the plan.
+    fronts : sequence of Section
+        Plans between speed and cost, where there are several.
     live : bool
         Whether plots are interactive, which needs plotly.
     version : str
@@ -416,16 +420,14 @@ def serving_page(answer: Answer, blocks: Sequence[Block], launch: Launch, *, liv
     setting, load = answer.setting, answer.setting.load
     assert load is not None
     shown = {f"#{plan.rank}": plan for plan in answer.plans}
-    tpot = time_parts("tpot", "What the time per token after the first is made of.", shown, "tpot_s")
-    ttft = time_parts("ttft", "What the time to the first token is made of.", shown, "ttft_s")
-    fronts = serving_pareto(answer.plans)
+    tpot, ttft = serving_times(shown)
     compared, others = _of_frameworks(answer, blocks)
     sections = [
         *compared,
         Section(title="Time per token", figures=(tpot,)),
         Section(title="Time to the first token", figures=(ttft,)),
         Section(title="What fills the memory", figures=(memory(shown, answer.space),)),
-        *([Section(title="Pareto fronts", figures=tuple(fronts), note="The plans of this answer.")] if fronts else []),
+        *fronts,
         Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
         Section(title="Provenance", parts=(facts(provenance(setting, version)),)),
     ]

@@ -184,7 +184,7 @@ def _whiskers(figure: Rows, names: Sequence[str]) -> dict[str, Any]:
 def _plot(figure: Plot) -> dict[str, Any]:
     data = [_curve(line, n) for n, line in enumerate(figure.lines)]
     if figure.front:
-        steps = {"shape": "hv", "color": "@strong", "width": 1.3}
+        steps = {"shape": "vh" if figure.larger else "hv", "color": "@strong", "width": 1.3}
         xs, ys = zip(*figure.front, strict=True)
         data.append(_line("front", xs, ys) | {"line": steps, "hoverinfo": "skip"})
     for n, group in enumerate(figure.groups):

@@ -129,13 +129,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Dots, smaller being better on both axes, with their front as steps; or curves, with ticks at their points or at round numbers."""
+    """Dots, smaller (or ``larger``) being better on both axes, their front as steps; or curves, ticks at their points or round numbers."""
 
     name: str
     caption: str
     x_axis: str
     y_axis: str
     dots: tuple[Dot, ...] = ()
+    larger: bool = False
     lines: tuple[Line, ...] = ()
     log_x: bool = False
     log_y: bool = False

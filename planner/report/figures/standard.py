@@ -25,7 +25,7 @@ from strategies.limits import Progress
 FIGURES: dict[str, str] = {
     "breakdown": "what the step of each plan is made of, with error bars",
     "memory": "what fills the memory of each plan",
-    "pareto": "plans between step time, memory, GPUs, money and energy",
+    "pareto": "plans between step time, memory, GPUs, money and energy; to serve, between the tokens/s of a user and of a GPU",
     "scaling": "throughput over GPUs, strong and weak",
     "timeline": "what every rank of the best plan does when",
 }
@@ -86,6 +86,14 @@ def time_parts(name: str, caption: str, plans: Mapping[str, RankedPlan], figure:
         rows=tuple(_row(label, plan) for label, plan in plans.items()),
         boxes=_stacked(plans, parts, unit, duration_text),
     )
+
+
+def serving_times(plans: Mapping[str, RankedPlan]) -> list[Rows]:
+    """What the time per token and that to the first one are made of."""
+    return [
+        time_parts("tpot", "What the time per token after the first is made of.", plans, "tpot_s"),
+        time_parts("ttft", "What the time to the first token is made of.", plans, "ttft_s"),
+    ]
 
 
 def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Rows:
@@ -212,34 +220,46 @@ def _cost_axis(cost: StepCost, plans: Sequence[RankedPlan]) -> _Axis:
 
 
 def serving_pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
-    """Times of requests against GPU time per token."""
+    """Tokens per second of a GPU against those that a user sees, and GPU time per token against the time to the first one."""
     plans = sorted(plans, key=lambda plan: plan.workers)
-    hours = [1e6 / plan["output_tokens_per_s_per_gpu"] / 3600.0 for plan in plans]
-    cost = "GPU hours per million output tokens"
+    rates = [float(plan["output_tokens_per_s_per_gpu"]) for plan in plans]
+    firsts = [float(plan["ttft_s"]) for plan in plans]
+    unit = time_unit(min(firsts))
+    titles = [
+        f"{plan.summary}\nfirst token after {duration_text(first)}, then one every {duration_text(plan['tpot_s'])}, "
+        f"{significant(rate)} output tokens/s per GPU"
+        for plan, first, rate in zip(plans, firsts, rates, strict=True)
+    ]
     fronts = []
-    for figure, words in {"tpot_s": "time per token", "ttft_s": "time to the first token"}.items():
-        times = [float(plan[figure]) for plan in plans]
-        unit = time_unit(min(times))
-        titles = [
-            f"#{plan.rank}: {plan.summary}\n{words} {duration_text(time)}, {significant(hour)} {cost}"
-            for plan, time, hour in zip(plans, times, hours, strict=True)
-        ]
-        x, y = (f"{words} ({unit.name})", [time / unit.size for time in times], False), (cost, hours, False)
-        if max(times) > min(times) * (1 + EQUAL):
-            caption = f"{words[0].upper()}{words[1:]} against GPU time per token"
-            fronts.append(_between(f"pareto {figure.removesuffix('_s')}", caption, plans, x, y, titles))
+    if all(plan["tpot_s"] for plan in plans):
+        users: _Axis = ("output tokens/s per user", [1.0 / plan["tpot_s"] for plan in plans], True)
+        gpus: _Axis = ("output tokens/s per GPU", rates, False)
+        caption = "What a GPU makes against what a user sees"
+        fronts.append(_between("pareto speed", caption, plans, users, gpus, titles, larger=True))
+    hours = [1e6 / rate / 3600.0 for rate in rates]
+    if max(firsts) > min(firsts) * (1 + EQUAL):
+        caption, cost = "Time to the first token against GPU time per token", "GPU hours per million output tokens"
+        x: _Axis = (f"time to the first token ({unit.name})", [first / unit.size for first in firsts], False)
+        fronts.append(_between("pareto ttft", caption, plans, x, (cost, hours, False), titles))
     return [figure for figure in fronts if figure is not None]
 
 
 def _between(
-    name: str, caption: str, plans: Sequence[RankedPlan], x: _Axis, y: _Axis, titles: Sequence[str]
+    name: str,
+    caption: str,
+    plans: Sequence[RankedPlan],
+    x: _Axis,
+    y: _Axis,
+    titles: Sequence[str],
+    *,
+    larger: bool = False,
 ) -> Plot | None:
     """Plans between two axes; None where one of these is not known of all of them, or the second is the same for all."""
     points = [(a, b) for a, b in zip(x[1], y[1], strict=True) if a is not None and b is not None]
     xs, ys = [a for a, _ in points], [b for _, b in points]
     if len(points) < len(plans) or max(ys) <= min(ys) * (1 + EQUAL):
         return None
-    best = front(points)
+    best = front([(-a, -b) for a, b in points] if larger else points)
     dots = tuple(
         Dot(x=a, y=b, title=title, group=_gpus(plan), on_front=is_best)
         for plan, (a, b), title, is_best in zip(plans, points, titles, best, strict=True)
@@ -251,6 +271,7 @@ def _between(
         x_axis=x[0],
         y_axis=y[0],
         dots=dots,
+        larger=larger,
         log_x=x[2] and _is_wide(xs),
         log_y=y[2] and _is_wide(ys),
     )
@@ -285,7 +306,7 @@ class Study:
 
 
 def study_of(answer: Answer, shown: Sequence[RankedPlan], progress: Progress | None = None) -> Study:
-    """Search with the same cost model at fewer GPUs, with less memory, and at batches that grow with the GPUs.
+    """Search with the same cost model at fewer GPUs, with less memory, and at batches that grow with the GPUs; to serve, for other speeds.
 
     Parameters
     ----------
@@ -298,7 +319,9 @@ def study_of(answer: Answer, shown: Sequence[RankedPlan], progress: Progress | N
     seen = {plan.plan for plan in shown}
     fresh = {plan.plan: plan for plan in plans if plan.plan not in seen}
     fitting = tuple(plan for plan in (*shown, *fresh.values()) if plan.fits)
-    return Study(candidates=fitting if curves else tuple(shown), curves=tuple(curves), note=note)
+    return Study(
+        candidates=fitting if curves or not answer.space.has_figures else tuple(shown), curves=tuple(curves), note=note
+    )
 
 
 def halved_counts(most: int) -> list[int]:

@@ -251,7 +251,8 @@ def _plot(figure: Plot, width: int) -> str:
         parts.append(_curve(line, n, x, y))
         for a, b, title in zip(line.xs, line.ys, line.titles, strict=False):  # guides have none
             parts.append(_circle(_fill(line.name, n), x(a), y(b), 4.5, title))
-    steps = "".join(f"H{x(a):.1f}V{y(b):.1f}" for a, b in figure.front[1:])
+    step = "V{1:.1f}H{0:.1f}" if figure.larger else "H{0:.1f}V{1:.1f}"
+    steps = "".join(step.format(x(a), y(b)) for a, b in figure.front[1:])
     for a, b in figure.front[:1]:
         start = f"M{x(a):.1f} {y(b):.1f}"
         parts.append(f'<path class="axis" stroke="#222" stroke-width="1.3" fill="none" d="{start}{steps}"/>')

@@ -36,6 +36,7 @@ from planner.core.answer import (
     ASSUMED,
     Answer,
     Assumption,
+    Curve,
     ErrorBars,
     Estimate,
     Proof,
@@ -646,6 +647,11 @@ class ServingPlanSpace(PlanSpace):
         from costmodel.serving.model import serving_layer_rows
 
         return {"layers": tuple(serving_layer_rows(self.model, plan))}
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        from planner.spaces.serving.front import speed_front
+
+        return speed_front(self, progress), (), ""
 
     def plan_notes(self, ranked: RankedPlan) -> list[Note]:
         batch = ranked["largest_batch"] or None

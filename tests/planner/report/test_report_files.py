@@ -455,13 +455,39 @@ def test_ways_to_serve_have_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "flag", "name"),
-    [("optimize", "--trace", "t.json"), ("optimize", "--plot", "p.svg"), ("estimate", "--html", "p.html")],
+    ("command", "refused", "options"),
+    [
+        ("optimize", "--trace", ("--trace", "t.json")),
+        ("optimize", "--figure timeline", ("--plot", "p.svg", "--figure", "timeline")),
+        ("estimate", "--html", ("--html", "p.html")),
+    ],
 )
-def test_ways_to_serve_have_nothing_else_yet(command: str, flag: str, name: str, tmp_path: Path, fails: Any) -> None:
-    question = [command, "llama3-8b", "--gpus", "8", "--mode", "inference", flag, str(tmp_path / name)]
-    assert f"{flag}: a way to serve has none yet" in fails(*question)
+def test_figures_of_a_step_are_refused_for_plans_to_serve(
+    command: str, refused: str, options: tuple[str, ...], tmp_path: Path, fails: Any
+) -> None:
+    flag, name, *more = options
+    question = [command, "llama3-8b", "--gpus", "8", "--mode", "inference", flag, str(tmp_path / name), *more]
+    assert f"{refused}: a plan to serve has none" in fails(*question)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        ("breakdown", ("p.svg", "p-2.svg")),
+        ("memory", ("p.svg",)),
+        pytest.param("pareto", ("p.svg", "p-2.svg"), marks=pytest.mark.e2e),
+    ],
+)
+def test_figures_of_plans_to_serve(figure: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    question = ["optimize", "llama3-8b", "--gpus", "2", "--mode", "inference", "--disaggregate", "no", "-q"]
+    files = ["-o", str(tmp_path / "o.txt"), "--plot", str(tmp_path / "p.svg"), "--figure", figure]
+    assert run([*question, *files]) == 0
+    assert {path.name for path in tmp_path.glob("*.svg")} == set(words)
+    if figure == "pareto":
+        text = (tmp_path / "p.svg").read_text()
+        assert "output tokens/s per user" in text
+        assert re.search(r'd="M[\d.]+ [\d.]+V[\d.]+H', text)  # steps of plans of which more is better
 
 
 def test_one_plan_has_no_front(tmp_path: Path, fails: Any) -> None:
