@@ -311,6 +311,19 @@ def attention(data: Data) -> list[str]:
     return _table("attention", lines)
 
 
+def mixtures(data: Data) -> list[str]:
+    """Experts of a rank in an engine, by device and format, and by how their loads are spread."""
+    outcomes = kernels.predict_measured(data.rows("serving_kernels_moe"), DEFAULT)
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        row = outcome.row
+        loads = "uneven" if row.has("expert_spread") else "equal"
+        groups.setdefault(f"{row.text('device')}, {row.text('precision')}, {loads} loads", []).append(outcome)
+    lines = [Line(name="**experts of TensorRT-LLM**", errors=errors(outcomes))]
+    lines += [Line(name=name, errors=errors(group)) for name, group in sorted(groups.items())]
+    return _table("experts", lines)
+
+
 def _without_profiler(rows: Sequence[Row]) -> list[Outcome]:
     bare = [Row(line=r.line, cells={**r.cells, "profiler": ""}, defaults=r.defaults) for r in rows]
     return operators.predict(bare, DEFAULT)
@@ -408,6 +421,7 @@ SECTIONS: Mapping[str, Callable[[Data], list[str]]] = {
     "Operators and peaks": operator_tables,
     "Products by device and format": products,
     "Attention of engines": attention,
+    "Experts of engines": mixtures,
     "Collectives of 1 MB and more": collectives,
 }
 

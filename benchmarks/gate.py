@@ -51,6 +51,7 @@ TABLES: Mapping[str, str] = {
     "serving_kernels_attention": "precision",
     "serving_kernels_collectives": "device",
     "serving_kernels_gemm": "precision",
+    "serving_kernels_moe": "precision",
     "tf_cnn_benchmarks": "",
     "training_moe_and_memory": "device",
     "vtrain": "",

@@ -42,6 +42,7 @@ _KINDS: tuple[tuple[tuple[tuple[str, ...], ...], RowConverter], ...] = (
         kernels.convolution,
     ),
     ((("m",), ("n",), ("k",), ("device",), ("time_ms",)), kernels.product),
+    ((("tokens",), ("expert_ffn",), ("experts",), ("device",), ("time_ms",)), kernels.experts),
     ((("cell",), ("hidden",), ("batch",), ("timesteps",), ("device",), ("fwd_ms",)), kernels.recurrent),
     ((("op",), ("batch",), ("activation_bytes",), ("fwd_ms",)), kernels.operator),
     ((("device",), ("precision",), ("mamf_tflops",), ("best_mnk",)), kernels.matmul_peak),

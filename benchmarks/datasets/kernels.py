@@ -17,7 +17,7 @@ from planner.measurements.convnets import graph_of
 from planner.measurements.kernels import KERNELS
 from planner.measurements.tables import short_name
 
-__all__ = ["convolution", "layer_log", "matmul_peak", "measured", "operator", "product", "recurrent"]
+__all__ = ["convolution", "experts", "layer_log", "matmul_peak", "measured", "operator", "product", "recurrent"]
 
 _PASSES = (
     (r"^f", "forward"),  # forward, fwd, fprop
@@ -186,6 +186,46 @@ def _served(row: Row, cells: Cells, *, is_latent: bool, decodes: bool) -> None:
     narrow = row.text("kv_precision") == "fp8" and (is_latent or not decodes)
     if narrow and "fp8" in load_device(cells["device"]).device.formats:
         cells["products"] = "fp8"
+
+
+def experts(row: Row) -> Cells:
+    """The experts of a rank, with the choice by scores that are there (AIConfigurator, collector/trtllm/collect_moe.py).
+
+    "power_law_1.2": loads are drawn from a density that falls with this power of the load, and the rank with most tokens is timed
+    (collector/helper.py, power_law_logits_v3).
+    """
+    cells = _kernel(row, "bf16")
+    cells.put("kernel", "moe")
+    if row.text("precision").startswith("mxfp4"):  # weights alone
+        cells["precision"] = "w4a16-mxfp4"
+    cells.counts(row, "tokens", "hidden", "expert_ffn", "top_k", "experts")
+    cells.put("ep", row.count("moe_ep"))
+    cells.put("etp", row.count("moe_tp"))
+    power = re.fullmatch(r"power_law_([0-9.]+)", row.text("distribution"))
+    if power:
+        cells.put(
+            "expert_spread",
+            round(_spread(float(power[1]), *(int(cells[n]) for n in ("tokens", "top_k", "experts"))), 4),
+        )
+    elif row.text("distribution") != "balanced":
+        raise Unreadable("column distribution is neither balanced nor power_law_ and a number")
+    cells.numbers(row, "time_ms")
+    return cells
+
+
+def _spread(power: float, tokens: int, top_k: int, experts: int) -> float:
+    """Standard deviation over the mean of loads with a density of x^-power between the bounds of `power_law_logits_v3`.
+
+    The n-th moment is the integral of x^(n - power) over that of x^-power.
+
+    >>> round(_spread(1.2, 100, 8, 128), 3), round(_spread(1.0001, 4, 8, 128), 3)
+    (1.284, 1.295)
+    """
+    least, most = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
+    whole, first, second = (
+        (most ** (n + 1.0 - power) - least ** (n + 1.0 - power)) / (n + 1.0 - power) for n in range(3)
+    )
+    return (second * whole / first**2 - 1.0) ** 0.5
 
 
 # -- layers by name -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from costmodel.network.layers import ATTENTION, Kernel, Layer, Shape, Shard
 from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.network.layers.mixture import fullest_rank
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
+from costmodel.precision import Precision
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 
 # Tokens are chosen from fp32 logits (vLLM converts them before its sampler, TensorRT-LLM's decoder works on them).
@@ -386,6 +387,66 @@ _MOST_IN_NODE = 16
 _SAMPLED = "softmax"
 
 
+def kernel_s(
+    item: WeightedKernel,
+    layer: Layer,
+    workload: ServingWorkload,
+    device: Device,
+    assumptions: ServingAssumptions,
+    products: str = "",
+) -> FloatArray:
+    """Seconds of one kernel of a layer, and of the cast in front of it.
+
+    Parameters
+    ----------
+    item : WeightedKernel
+    layer : Layer
+        It decides which format weights and products have.
+    workload : ServingWorkload
+        Formats of weights, activations and cache.
+    device : Device
+        With the least time of a kernel.
+    assumptions : ServingAssumptions
+    products : str
+        Format of products that no recipe narrows; empty: that of the activations.
+    """
+    precision, kernel = workload.precision, item.kernel
+    moved = (
+        (kernel.elements - item.weights) * precision.activation_bytes
+        + item.weights * precision.stored_bytes(layer) / _unpacking_share(layer, precision, assumptions)
+        + item.cached * workload.kv_bytes
+    )
+    cast: FloatArray | float = 0.0
+    if kernel.gemm is not None and precision.narrows(layer):
+        # Rows are read as activations and written narrow by a kernel before the product, which reads them so.
+        inputs = kernel.flop / (2.0 * kernel.gemm[1])
+        moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
+        cast = inputs * (precision.activation_bytes + precision.operand.bytes) / device.stream_bytes_per_s
+        cast = np.where(item.narrow, 0.0, cast + device.launch_overhead_s)
+    time = kernel_time_s(
+        device,
+        precision.compute if precision.narrows(layer) else products or precision.plain.name,
+        flop=kernel.flop,
+        memory_bytes=moved,
+        gemm=kernel.gemm,
+        algorithm=kernel.algorithm,
+        tiling=kernel.tiling,
+        launches=kernel.launches,
+        # Between element-wise kernels lie the same casts and copies as in a training step; beside products no gradients are exchanged.
+        in_step=kernel.gemm is None,
+    )
+    if layer.kind in _FUSED:
+        time = time - kernel.launches * device.launch_overhead_s
+    return np.where(item.runs, time + cast, 0.0)
+
+
+def _unpacking_share(layer: Layer, precision: Precision, assumptions: ServingAssumptions) -> float:
+    """Rate at which weights are read that are unpacked on the way to their product, over that of others."""
+    if precision.stored is None or not precision.holds(layer):
+        return 1.0
+    return assumptions.unpacked_4_bits if precision.stored.bits == 4 else assumptions.unpacked_8_bits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTable:
     """Times of one pass of a module; arrays (n rows, K kinds)."""
@@ -498,7 +559,7 @@ class ModuleTimer:
             kernels = [sampling_kernel(layer, rows, self.workload.precision.activation_bytes)]
         else:
             kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
-        times = [self._kernel_s(layer, kernel) for kernel in kernels]
+        times = [kernel_s(kernel, layer, self.workload, self.device, self.assumptions) for kernel in kernels]
         return {
             "compute_s": sum(times, none),
             "expert_s": sum((time for time, kernel in zip(times, kernels, strict=True) if kernel.routed), none),
@@ -513,43 +574,6 @@ class ModuleTimer:
         if index in self.workload.encoder:
             return replace(keys, decodes=np.zeros_like(keys.decodes))
         return replace(keys, chunk=np.minimum(keys.chunk, 1))
-
-    def _kernel_s(self, layer: Layer, item: WeightedKernel) -> FloatArray:
-        precision, kernel = self.workload.precision, item.kernel
-        moved = (
-            (kernel.elements - item.weights) * precision.activation_bytes
-            + item.weights * precision.stored_bytes(layer) / self._unpacking_share(layer)
-            + item.cached * self.workload.kv_bytes
-        )
-        cast: FloatArray | float = 0.0
-        if kernel.gemm is not None and precision.narrows(layer):
-            # Rows are read as activations and written narrow by a kernel before the product, which reads them so.
-            inputs = kernel.flop / (2.0 * kernel.gemm[1])
-            moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
-            cast = inputs * (precision.activation_bytes + precision.operand.bytes) / self.device.stream_bytes_per_s
-            cast = np.where(item.narrow, 0.0, cast + self.device.launch_overhead_s)
-        time = kernel_time_s(
-            self.device,
-            precision.compute if precision.narrows(layer) else precision.plain.name,
-            flop=kernel.flop,
-            memory_bytes=moved,
-            gemm=kernel.gemm,
-            algorithm=kernel.algorithm,
-            tiling=kernel.tiling,
-            launches=kernel.launches,
-            # Between element-wise kernels lie the same casts and copies as in a training step; beside products no gradients are exchanged.
-            in_step=kernel.gemm is None,
-        )
-        if layer.kind in _FUSED:
-            time = time - kernel.launches * self.device.launch_overhead_s
-        return np.where(item.runs, time + cast, 0.0)
-
-    def _unpacking_share(self, layer: Layer) -> float:
-        """Rate at which weights are read that are unpacked on the way to their product, over that of others."""
-        stored = self.workload.precision.stored
-        if stored is None or not self.workload.precision.holds(layer):
-            return 1.0
-        return self.assumptions.unpacked_4_bits if stored.bits == 4 else self.assumptions.unpacked_8_bits
 
     def _tensor_parallel_s(self, kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
         layer = self.layers[kind.layers[position]]

@@ -224,6 +224,14 @@ _ALL = (
     _count("window", "of such an operator: positions that a token sees", "all", 10**8),
     _count("other_kernels", "of such an operator: kernels beside those that rotate and attend", "none", 1000),
     _choice("kv_precision", ("bf16", "fp8"), "number format of the cache", "bf16"),
+    _count("tokens", "of a mixture of experts: tokens that the router sends to the experts of all `ep` x `etp` ranks"),
+    _number_of(
+        "expert_spread",
+        "",
+        "of a mixture of experts: standard deviation of the loads of its experts over their mean; the rank with most tokens was timed",
+        "all are equal",
+        1e3,
+    ),
     _choice("products", FORMATS, "format that products are computed in, where it is another one"),
     _choice(
         "gradient_bits",
@@ -420,7 +428,7 @@ _ALL = (
     # kernels
     _text(
         "kernel",
-        "kind of kernel in a table of several: gemm, convolution, recurrent, attention, elementwise, copy, collective",
+        "kind of kernel in a table of several: gemm, convolution, recurrent, attention, moe, elementwise, copy, collective",
     ),
     _choice("pass_", _PASSES, "what was timed; backward: both gradients", "forward"),
     _count("m", "rows of the first matrix"),

@@ -1,4 +1,4 @@
-"""Kernels timed alone: products, convolutions, recurrent layers, attention, element-wise kernels, copies, layers of bundled networks.
+"""Kernels timed alone: products, convolutions, recurrent layers, attention, experts, element-wise kernels, copies, layers of networks.
 
 A kernel is predicted pass by pass. A row has the time of each pass in a column of its own, or one time, and ``pass_`` says of which.
 Tables that ``planner measure`` writes hold kernels and collectives of all kinds, told apart by the column ``kernel``.
@@ -20,8 +20,8 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard, family_of
 from costmodel.network.layers.base import PassWork, Shape, params_from
 from costmodel.precision import PRECISIONS, Precision
-from costmodel.serving.tables import PassKeys, attention_kernels
-from costmodel.serving.workload import ServingWorkload
+from costmodel.serving.tables import PassKeys, attention_kernels, kernel_s, mixture_kernels
+from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
 from planner.measurements import collective_rows
@@ -390,7 +390,15 @@ _LATENT = {"nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 _COMPRESSED = 512
 # No device has a larger cache than 256 MiB (AMD CDNA 3 white paper).
 _LARGEST_CACHE = 2.0**28
-_NOTHING = Graph(name="", layers=(), edges=())
+_ASSUMED = ServingAssumptions()
+
+
+@cache
+def _served(precision: Precision) -> ServingWorkload:
+    """Something that is served in these formats."""
+    return ServingWorkload(
+        graph=Graph(name="", layers=(), edges=()), prompt_tokens=1, output_tokens=2, precision=precision
+    )
 
 
 def _served_layer(row: Row, positions: int) -> Layer:
@@ -417,25 +425,12 @@ def _served_attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     prompts, decodes = (count, none) if context is None else (none, count)
     keys = PassKeys(tp=one, ep=one, etp=one, prompts=prompts, chunk=seq * one, decodes=decodes)
     kept = PRECISIONS[row.text("kv_precision") or "bf16"].operand.bytes
-    workload = ServingWorkload(graph=_NOTHING, prompt_tokens=max((context or seq + 1) - 1, 1), output_tokens=2)
+    workload = replace(_served(unit.precision), prompt_tokens=max((context or seq + 1) - 1, 1), kv_bytes=kept)
     seconds = float((row.count("other_kernels") or 0) * unit.device.launch_overhead_s)
     flop = read = 0.0
     for item in attention_kernels(layer, keys, workload):
-        if item.runs[0]:
-            kernel = item.kernel
-            moved = kernel.elements * unit.precision.activation_bytes + item.cached * kept
-            time_s = kernel_time_s(
-                unit.device,
-                unit.precision.compute,
-                flop=kernel.flop,
-                memory_bytes=moved,
-                gemm=kernel.gemm,
-                algorithm=kernel.algorithm,
-                tiling=kernel.tiling,
-                launches=kernel.launches,
-            )
-            seconds, flop = seconds + float(time_s[0]), flop + float(kernel.flop[0])
-            read += float(item.cached[0]) * kept
+        seconds += float(kernel_s(item, layer, workload, unit.device, _ASSUMED, products=unit.precision.compute)[0])
+        flop, read = flop + float(item.kernel.flop[0]), read + float(item.cached[0]) * kept
     if row.flag("latent") and context is None and unit.precision.compute == "fp8":
         # Queries, keys and values of all heads are cast first (TensorRT-LLM, invokeMLAContextFp8Quantize).
         whole = batch * seq * (layer.input_shapes[0][0] + layer.input_shapes[1][0])
@@ -445,6 +440,23 @@ def _served_attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     if measured_s is not None and read > max(_LARGEST_CACHE, measured_s * unit.device.memory_bandwidth_bytes_per_s):
         raise RowSkipped("faster than the memory of the device can be read", usable=True)
     return unit, [("attention", seconds, flop, positive_ms(row, "time_ms"))]
+
+
+def _mixture(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    """The experts of a rank as a pass that serves has them: chosen by scores that are there, tokens sorted, two products, summed."""
+    tokens, hidden, experts, top_k, ffn = row.counts("tokens", "hidden", "experts", "top_k", "expert_ffn")
+    if preset.name == "paleo":
+        raise RowSkipped("the preset paleo has no formula for mixtures of experts", usable=True)
+    unit = unit_of(row, preset, "bf16")
+    params = (("experts", experts), ("top_k", top_k), ("ffn", ffn))
+    layer = replace(layer_of("moe", ((hidden, 1),), params), block="block")  # what recipes narrow lies in one
+    ep, etp, new = (np.array([n]) for n in (row.count("ep") or 1, row.count("etp") or 1, tokens))
+    keys = PassKeys(tp=ep * etp, ep=ep, etp=etp, prompts=0 * new, chunk=0 * new, decodes=new)
+    _, *kernels = mixture_kernels(layer, keys, row.number("expert_spread") or 0.0)  # the first makes the scores
+    workload = _served(unit.precision)
+    seconds = sum(float(kernel_s(item, layer, workload, unit.device, _ASSUMED)[0]) for item in kernels)
+    flop = sum(float(item.kernel.flop[0]) for item in kernels if item.kernel.gemm is not None)
+    return unit, [("moe", seconds, flop, positive_ms(row, "time_ms"))]
 
 
 def _is_yes(row: Row, name: str) -> bool:
@@ -483,10 +495,11 @@ _KERNELS: dict[str, tuple[Kernel, frozenset[str]]] = {
     "convolution": (_convolution, frozenset(("convolution",))),
     "recurrent": (_recurrent, frozenset(("lstm",))),
     "attention": (_attention, ATTENTION),
+    "moe": (_mixture, frozenset(("moe",))),
     "elementwise": (_elementwise, frozenset(("elementwise",))),
     "copy": (_copy, frozenset(("copy",))),
 }
-KERNELS: tuple[str, ...] = ("gemm", "convolution", "recurrent", "collective", "attention", "elementwise", "copy")
+KERNELS: tuple[str, ...] = ("gemm", "convolution", "recurrent", "collective", "attention", "moe", "elementwise", "copy")
 
 
 def _measured(row: Row, preset: Preset) -> Outcome:

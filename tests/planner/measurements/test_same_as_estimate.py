@@ -21,7 +21,7 @@ from planner.files.documents import parse_document
 from planner.files.loading import load_device
 from planner.files.naming.frameworks import framework_of
 from planner.files.resources import bundled
-from planner.measurements import convnets, plans
+from planner.measurements import convnets, kernels, plans
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
 from planner.measurements.networks import network_of
@@ -30,6 +30,7 @@ from planner.measurements.plans import MemoryLog, asked, reported_bytes
 from planner.measurements.tables import Row, RowSkipped, read_table
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
+from tests.planner.measurements.single_rows import seconds
 from tests.strategies.mesh.networks import decoder
 
 _TABLES = {
@@ -558,3 +559,37 @@ def test_a_row_says_how_tokens_are_spread_over_experts(cells: dict[str, str], ex
     found = question.assumptions
     assert (found.expert_spread, found.expert_capacity, found.expert_padding) == expected
     assert ("expert_balance" in question.row.defaults) == ("expert_balance" not in cells)  # what is assumed is counted
+
+
+def experts(**cells: object) -> float:
+    """Seconds of a rank's experts of Mixtral 8x7B on an H100: 4,096 features, 8 experts of 14,336, two of them for a token."""
+    base = {
+        "kernel": "moe",
+        "device": "h100-sxm",
+        "precision": "bf16",
+        "hidden": 4096,
+        "experts": 8,
+        "top_k": 2,
+        "expert_ffn": 14336,
+    }
+    row = Row(line=2, cells={name: str(value) for name, value in {**base, "time_ms": 100, **cells}.items()})
+    return seconds(kernels.predict_measured([row], DEFAULT)[0])
+
+
+def test_experts_of_few_tokens_take_what_their_weights_take_to_read() -> None:
+    """One token wakes two experts of three matrices, in bf16 705 MB; 11 kernels: choice (3), sorting (3), dispatch, activation, sum."""
+    read_s = 2 * 3 * 4096 * 14336 * 2 / (0.85 * 3.35e12)
+    assert experts(tokens=1) == pytest.approx(read_s + 11 * 2.6e-6, rel=0.01)
+    # Two ranks of four experts: each works for one of them on average. Eight ranks of all experts have an eighth of their width.
+    assert experts(tokens=1, ep=2) == pytest.approx(read_s / 2 + 11 * 2.6e-6, rel=0.02)
+    assert experts(tokens=1, etp=8) == pytest.approx(read_s / 8 + 11 * 2.6e-6, rel=0.05)
+
+
+def test_experts_of_many_tokens_take_what_their_products_take() -> None:
+    """65,536 tokens, 3 products of 2 x 4,096 x 14,336 FLOP for two experts each, at 755 TFLOP/s; fp8 has 1.8 times the rate."""
+    ideal_s = 2 * 65536 * 3 * 2 * 4096 * 14336 / 755e12
+    assert ideal_s < experts(tokens=65536) < 1.15 * ideal_s
+    assert experts(tokens=65536, precision="fp8") < experts(tokens=65536) / 1.5
+    # The fullest of eight ranks has more than an eighth where loads are uneven, and the other tokens pass it by.
+    equal, uneven = experts(tokens=65536, ep=8), experts(tokens=65536, ep=8, expert_spread=1.0)
+    assert ideal_s / 8 < equal < uneven < ideal_s / 2
