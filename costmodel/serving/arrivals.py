@@ -45,7 +45,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, between
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, between
 from costmodel.serving.percentiles import PERCENTILES, FirstToken, Moments, columns, gamma, shorter_answers
 from costmodel.serving.queue import exponent_of_servers, waits_in_step
 
@@ -151,7 +151,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(StructOfArrays):
     """Requests that come to one replica of each plan.
 
     Attributes
@@ -321,6 +321,10 @@ class OpenLoop:
         Mean time per token after the first.
     percentiles : mapping of str to array
         Of the three times that users see, by their names in `costmodel.serving.plan.ServingCosts`.
+    first : FirstToken
+        How the time to it is distributed where the rate can be served.
+    token, request : Moments
+        The same of the other two.
     """
 
     most_per_s: FloatArray
@@ -333,15 +337,18 @@ class OpenLoop:
     first_s: FloatArray
     token_s: FloatArray
     percentiles: Mapping[str, FloatArray]
+    first: FirstToken
+    token: Moments
+    request: Moments
 
 
-def _others(stream: Stream, seconds: FloatArray) -> FloatArray:
+def others_within(stream: Stream, seconds: FloatArray) -> FloatArray:
     """Requests that come within some time after another: ``1 / ((1 + c / (l t))^(1 / c) - 1)``.
 
     Exact for times between requests from a gamma distribution and a time that is exponential with that mean; ``l t`` for Poisson arrivals.
 
     >>> stream = Stream(rate_per_s=np.array([2.0, 2.0]), variation=np.array([1.0, 2.0]))
-    >>> _others(stream, np.array([0.5, 1e6])).round(3).tolist()  # 2e6 + (4 - 1) / 2
+    >>> others_within(stream, np.array([0.5, 1e6])).round(3).tolist()  # 2e6 + (4 - 1) / 2
     [1.0, 2000001.5]
     """
     if np.all(np.asarray(stream.variation) == 1.0):
@@ -354,7 +361,7 @@ def _others(stream: Stream, seconds: FloatArray) -> FloatArray:
 
 def _excess(stream: Stream, seconds: FloatArray) -> FloatArray:
     with np.errstate(invalid="ignore"):  # where nothing comes to an end
-        return _others(stream, seconds) - stream.rate_per_s * seconds
+        return others_within(stream, seconds) - stream.rate_per_s * seconds
 
 
 def _seen_s(server: Server, stream: Stream, found: Round) -> FloatArray:
@@ -378,7 +385,7 @@ def _own_pass(server: Server, stream: Stream, found: Round) -> tuple[FloatArray,
         under_way = np.clip((seen - found.decode_s) / np.maximum(found.added_s, 1e-30), 0.0, server.most)
         joining = stream.rate_per_s * (server.pieces - 1.0) / 2.0
         going_on = (server.pieces - 1.0) / (2.0 * server.pieces) * under_way
-        others = _others(stream, seen) + going_on + joining * found.one_s
+        others = others_within(stream, seen) + going_on + joining * found.one_s
         others = others / np.maximum(1.0 - joining * found.added_s, 1e-9)
     # Of a Poisson number, those that find room: within 0.05 of the mean of the lesser of it and the room.
     room = np.maximum(server.most - 1.0, 1e-9)
@@ -521,8 +528,15 @@ def _gini(variation: float) -> float:
     return math.exp(math.lgamma(shape + 0.5) - math.lgamma(shape + 1.0)) / math.sqrt(math.pi)
 
 
-def _ahead(stream: Stream, busy: FloatArray) -> FloatArray:
-    """The root w of ``w = E[exp(-(1 - w) a / s)]`` (GI/M/1), by bisection; ``busy`` for Poisson arrivals."""
+def ahead_of(stream: Stream, busy: FloatArray) -> FloatArray:
+    """The root w of ``w = E[exp(-(1 - w) a / s)]`` (GI/M/1), by bisection; ``busy`` for Poisson arrivals.
+
+    >>> stream = Stream(rate_per_s=np.ones(2), variation=np.array([1.0, 2.0]))
+    >>> ahead_of(stream, np.array([0.5, 0.5])).round(3).tolist()  # more arrivals of a burst find the server busy
+    [0.5, 0.771]
+    """
+    if np.all(np.asarray(stream.variation) == 1.0):
+        return np.minimum(busy, 1.0)
     square = np.maximum(np.asarray(stream.variation) ** 2, 1e-3)
     low, high = np.zeros_like(busy), np.ones_like(busy)
     for _ in range(_HALVINGS):
@@ -567,14 +581,25 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
         prompt_variation=stream.prompt_variation,
         output_variation=stream.output_variation,
     )
-    found = _served(server, safe, most)
+    found, (first, token, request) = _served(server, safe, most)
     seconds = {name: np.where(fits, value, np.inf) for name, value in found.items() if name.endswith("_s")}
     percentiles = {name: seconds.pop(name) for name in PERCENTILES}
     numbers = {name: np.where(fits, found[name], places) for name in ("occupied", "decoded")}
-    return OpenLoop(most_per_s=most, own=found["own"], percentiles=percentiles, **seconds, **numbers)
+    return OpenLoop(
+        most_per_s=most,
+        own=found["own"],
+        percentiles=percentiles,
+        first=first,
+        token=token,
+        request=request,
+        **seconds,
+        **numbers,
+    )
 
 
-def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, FloatArray]:
+def _served(
+    server: Server, stream: Stream, most: FloatArray
+) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
     rate, tokens = stream.rate_per_s, server.later_tokens
     by_present = _Held.of(server, stream)
     crowd = _crowd(server, stream, by_present, most)
@@ -584,8 +609,9 @@ def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, Float
     prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
     queue = _queue_s(server, stream, now, crowd.none)
     token = (crowd.present / rate - prompt_s) / tokens if tokens else np.zeros_like(rate)
-    return {
-        **_percentiles(server, stream, now, own, crowd, queue, token),
+    percentiles, varying = _percentiles(server, stream, now, own, crowd, queue, token)
+    found = {
+        **percentiles,
         "occupied": crowd.present,
         "decoded": decoded,
         "place_s": crowd.place_s,
@@ -595,6 +621,7 @@ def _served(server: Server, stream: Stream, most: FloatArray) -> dict[str, Float
         "first_s": prompt_s,
         "token_s": token,
     }
+    return found, varying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -626,7 +653,7 @@ def _crowd(server: Server, stream: Stream, by_present: _Held, most: FloatArray) 
     present, chance, weighed = _chances(rate, by_present, places, peaked, mean, spread)
 
     taken = np.clip(rate / most, 1e-9, _BUSIEST)
-    falls = np.minimum(_ahead(stream, taken), _BUSIEST)
+    falls = np.minimum(ahead_of(stream, taken), _BUSIEST)
     at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
     # As many wait as make the places busy enough to serve the rate.
     beyond = at_places * np.maximum(taken + of_bursts - 1.0, 0.0) / (1.0 - taken)
@@ -676,8 +703,8 @@ def _percentiles(
     crowd: _Crowd,
     queue_s: FloatArray,
     token_s: FloatArray,
-) -> dict[str, FloatArray]:
-    """Percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`."""
+) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
+    """Percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`, and how they are distributed."""
     rate, square, tokens = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.later_tokens
     meets = np.clip(1.0 - crowd.none, 1e-6, 1.0)
     # The pass under way: uniform in one as arrivals see it; then prompts before one's own, and with it.
@@ -724,7 +751,7 @@ def _percentiles(
         )
         lengths = gamma(tokens * token_s, stream.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * token.variance)
-    return columns(first.quantile, token, request)
+    return columns(first.quantile, token, request), (first, token, request)
 
 
 def _even_s(stream: Stream, places: FloatArray, taken: FloatArray) -> FloatArray:
@@ -746,7 +773,7 @@ def _queue_s(server: Server, stream: Stream, now: Round, none: FloatArray) -> Fl
     lengths = stream.prompt_variation**2
     service = pieces * now.most_s
     busy = np.minimum(rate * service / most, _BUSIEST)
-    ahead = np.minimum(_ahead(stream, busy), _BUSIEST)
+    ahead = np.minimum(ahead_of(stream, busy), _BUSIEST)
     bursts = (square + lengths) / (1.0 + square)
     meets = (1.0 - none) * (1.0 - now.idle)
     single = meets * 0.5 * now.decode_s + bursts * ahead * service / (1.0 - ahead)
@@ -756,7 +783,7 @@ def _queue_s(server: Server, stream: Stream, now: Round, none: FloatArray) -> Fl
     power = exponent_of_servers(most)
     in_pieces = bursts * ahead**power * service / (most * (1.0 - ahead))
     # Bursts that are larger than a pass: others come in geometric numbers while one's prompt is read.
-    others = _others(stream, service)
+    others = others_within(stream, service)
     full = (others / (1.0 + others)) ** most
     clumps = full / np.maximum(1.0 - full, 1e-3) * service * np.maximum(1.0 - 1.0 / np.maximum(square, 1e-3), 0.0)
     several = 0.5 * meets * seen + np.where(pieces == 1, in_slots, in_pieces) + clumps

@@ -27,7 +27,7 @@ from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.pools import prefill_memory, reader_of, with_pools
+from costmodel.serving.pools import of_both_kinds, pool_times, prefill_memory, reader_of
 from costmodel.serving.queue import FullTimes, Reading, full_percentiles, queue_s, waits_in_step
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import Arrivals, ServingAssumptions, ServingError, ServingWorkload
@@ -184,20 +184,37 @@ class ServingModel:
         Raises
         ------
         ServingError
-            A rate below 0, or a plan with two pools at a rate.
+            A rate below 0.
         """
         arrivals = self.workload.arrivals
         if rates_per_replica is None and arrivals is None:
-            return with_pools(self, batch, lambda rows: _full_times(self, rows, self.layouts_of(rows)))
-        if batch.is_apart.any():
-            raise ServingError(
-                "workers that read prompts for others are costed with as many requests in flight as places, at no rate"
-            )
-        of_workload, variation = (arrivals or Arrivals(1.0)).of_replicas(batch.dp)
+
+            def full(rows: IntArray) -> dict[str, FloatArray]:
+                plans = batch.take(rows)
+                return _full_times(self, plans, self.layouts_of(plans))
+
+            return of_both_kinds(batch, full, lambda rows: pool_times(self, batch.take(rows)))
+        arrivals = arrivals or Arrivals(1.0)
+        of_workload, variation = arrivals.of_replicas(batch.dp)
         rate = of_workload if rates_per_replica is None else np.asarray(rates_per_replica, dtype=np.float64)
         if not np.all(rate >= 0):
             raise ServingError("a rate of requests must be 0 or more")
-        return _open_times(self, batch, self.layouts_of(batch), rate, variation)
+        each = Stream(
+            rate_per_s=np.maximum(rate, 1e-9),
+            variation=variation,
+            prompt_variation=self.workload.prompt_variation,
+            output_variation=self.workload.output_variation,
+        )
+        whole = replace(each, rate_per_s=each.rate_per_s * batch.dp, variation=arrivals.variation)
+
+        def shared(rows: IntArray) -> dict[str, FloatArray]:
+            plans = batch.take(rows)
+            return _open_times(self, plans, self.layouts_of(plans), each.take(rows))
+
+        def apart(rows: IntArray) -> dict[str, FloatArray]:
+            return pool_times(self, batch.take(rows), (whole.take(rows), each.take(rows)))
+
+        return of_both_kinds(batch, shared, apart)
 
     def decode_passes(self, batch: ServingBatch) -> FloatArray:
         """Decoding passes of one request of each plan, (n,)."""
@@ -469,7 +486,7 @@ def _powers(most: int, base: float) -> FloatArray:
 
 
 def _open_times(
-    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, rate: FloatArray, variation: FloatArray
+    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, stream: Stream
 ) -> dict[str, FloatArray]:
     """Times at a rate. Passes are costed at some numbers of sequences, once for all plans that share degrees, with lines between."""
     work, (chunk, pieces), mixed = model.workload, _chunk(model, batch), _is_mixed(model, batch)
@@ -508,19 +525,13 @@ def _open_times(
         sharing=batch.sharing,
         apart=1.0 - model.assumptions.prompts_in_step,
     )
-    stream = Stream(
-        rate_per_s=np.maximum(rate, 1e-9),
-        variation=variation,
-        prompt_variation=work.prompt_variation,
-        output_variation=work.output_variation,
-    )
     result = open_loop(server, stream)
     size = result.decoded / np.clip(result.decoded, 1.0, batch.groups)
     share = (result.own - 1.0) / np.maximum(batch.prefill_batch - 1.0, 1.0)
     own, plain = _between(_at(one, size), _at(several, size), share), _at(decode, size)
     earlier, queue = (pieces - 1) * own.slowest_s, result.place_s + result.queue_s
     pause = np.where(mixed, own.through_s, plain.through_s + np.where(batch.max_batch > 1, own.slowest_s, 0.0))
-    served = np.asarray(batch.dp * np.minimum(rate, result.most_per_s), dtype=np.float64)
+    served = np.asarray(batch.dp * np.minimum(stream.rate_per_s, result.most_per_s), dtype=np.float64)
     return {
         **_figures(model, queue + own.through_s + earlier, result.token_s, pause, served),
         "most_requests_per_s": batch.dp * result.most_per_s,

@@ -51,6 +51,9 @@ class Moments:
             mean=self.mean + other.mean, variance=self.variance + other.variance, third=self.third + other.third
         )
 
+    def __mul__(self, factor: FloatArray | float) -> Moments:
+        return Moments(mean=factor * self.mean, variance=factor**2 * self.variance, third=factor**3 * self.third)
+
     def beyond(self, value: FloatArray) -> FloatArray:
         """Share of a gamma distribution with this mean and variance beyond a value (Wilson and Hilferty)."""
         variation = np.maximum(np.sqrt(self.variance), 1e-9 * self.mean) / np.maximum(self.mean, 1e-30)
@@ -118,10 +121,10 @@ class FirstToken:
         longer, none = self.longer, np.zeros_like(self.least_s)
         second = longer.variance + longer.mean**2
         third = longer.third + 3 * longer.mean * longer.variance + longer.mean**3
-        waits = self.prompt + _mixed(self.meets, longer.mean, second, third)
+        waits = self.prompt + mixed(self.meets, longer.mean, second, third)
         q = np.clip(self.queued, 1e-12, 1.0)
         each = self.place_s / q
-        return Moments(mean=self.least_s, variance=none, third=none) + waits + _mixed(q, each, 2 * each**2, 6 * each**3)
+        return Moments(mean=self.least_s, variance=none, third=none) + waits + mixed(q, each, 2 * each**2, 6 * each**3)
 
     def quantile(self, share: float) -> FloatArray:
         """The time within which a share of the requests has its first token."""
@@ -139,10 +142,28 @@ class FirstToken:
         return np.asarray(self.least_s + high)
 
 
-def _mixed(chance: FloatArray, mean: FloatArray, second: FloatArray, third: FloatArray) -> Moments:
-    """Of a time that is 0 but with a chance, by its moments about 0 then."""
+def mixed(chance: FloatArray, mean: FloatArray, second: FloatArray, third: FloatArray) -> Moments:
+    """Of a time that is 0 but with a chance, by its moments about 0 then.
+
+    >>> one = np.ones(1)
+    >>> mixed(0.5 * one, 2.0 * one, 8.0 * one, 48.0 * one).variance.tolist()  # 0 or exponential: 0.5 x 8 - 1
+    [3.0]
+    """
     m, s, t = chance * mean, chance * second, chance * third
     return Moments(mean=m, variance=np.maximum(s - m**2, 0.0), third=np.maximum(t - 3 * m * s + 2 * m**3, 0.0))
+
+
+def low_share(share: float, variation: float) -> float:
+    """Quantile of a gamma distribution of mean 1: Wilson and Hilferty's, and in a long lower tail ``(share Gamma(k + 1))^(1 / k) / k``.
+
+    >>> [round(low_share(share, variation), 2) for share, variation in ((0.01, 1.0), (0.1, 0.5), (0.1, 0.0))]  # -log(0.99) = 0.01
+    [0.01, 0.44, 1.0]
+    """
+    one = np.ones(1)
+    found = float(gamma(one, variation).quantile(share)[0])
+    shape = max(variation, 1e-3) ** -2
+    tail = (math.log(share) + math.lgamma(shape + 1.0)) / shape - math.log(shape)
+    return max(found, math.exp(tail) if shape < 10.0 else 0.0)
 
 
 def shorter_answers(tokens: int, variation: float) -> float:
@@ -155,9 +176,11 @@ def shorter_answers(tokens: int, variation: float) -> float:
 
 
 def columns(
-    ttft: Callable[[float], FloatArray], tpot: Moments, request: Moments | Callable[[float], FloatArray]
+    ttft: Callable[[float], FloatArray],
+    tpot: Moments | Callable[[float], FloatArray],
+    request: Moments | Callable[[float], FloatArray],
 ) -> dict[str, FloatArray]:
     """The columns of `PERCENTILES`."""
-    of_request = request.quantile if isinstance(request, Moments) else request
-    times = {"ttft": ttft, "tpot": tpot.quantile, "request": of_request}
+    given = {"ttft": ttft, "tpot": tpot, "request": request}
+    times = {name: of.quantile if isinstance(of, Moments) else of for name, of in given.items()}
     return {f"{time}_{name}_s": at(share) for time, at in times.items() for name, share in SHARES.items()}

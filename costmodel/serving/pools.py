@@ -36,9 +36,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.stages import weigh
+from costmodel.serving.arrivals import Stream
 from costmodel.serving.percentiles import Moments, columns, gamma
 from costmodel.serving.plan import ServingBatch
-from costmodel.serving.stations import Stations, TokenTimes, solve
+from costmodel.serving.stations import Stations, TokenTimes, solve, solve_at_rate
 from costmodel.serving.tables import PassKeys
 
 if TYPE_CHECKING:
@@ -66,17 +67,17 @@ def prefill_memory(model: ServingModel, batch: ServingBatch) -> tuple[Figures, I
     return reader_of(model).memory(batch.prefill_pool(held_prompts(batch)))
 
 
-def with_pools(model: ServingModel, batch: ServingBatch, shared: Callable[[ServingBatch], Figures]) -> Figures:
-    """Times of plans of both kinds: ``shared`` has those of plans whose replicas read prompts themselves."""
-    apart = batch.is_apart
-    if not apart.any():
-        return shared(batch)
-    times = pool_times(model, batch.take(np.flatnonzero(apart)))
-    if apart.all():
-        return times
-    both = {name: np.zeros(len(batch)) for name in times}
-    for rows, found in ((apart, times), (~apart, shared(batch.take(np.flatnonzero(~apart))))):
-        for name, values in found.items():
+def of_both_kinds(
+    batch: ServingBatch, shared: Callable[[IntArray], Figures], apart: Callable[[IntArray], Figures]
+) -> Figures:
+    """Times of plans of both kinds, by functions of the rows of each: whose replicas read prompts themselves, and of two pools."""
+    kinds = ((shared, np.flatnonzero(~batch.is_apart)), (apart, np.flatnonzero(batch.is_apart)))
+    found = [(rows, times(rows)) for times, rows in kinds if len(rows) or len(batch) == 0]
+    if len(found) == 1:
+        return found[0][1]
+    both = {name: np.zeros(len(batch)) for name in found[0][1]}
+    for rows, figures in found:
+        for name, values in figures.items():
             both[name][rows] = values
     return both
 
@@ -230,12 +231,15 @@ def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, de
     )
 
 
-def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
-    """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`."""
+def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, Stream] | None = None) -> Figures:
+    """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`.
+
+    Where requests come at a rate, ``streams`` are all of them, and those of one replica.
+    """
     work, tokens = model.workload, model.workload.later_tokens
     prefills, decodes = Prefills.of(model, batch), Decodes.of(model, batch)
     stations = stations_of(model, batch, prefills, decodes)
-    flow = solve(stations)
+    flow, percentiles = (solve(stations), {}) if streams is None else solve_at_rate(stations, *streams, tokens)
     last = {f"prefill_{name}": prefills.at(flow.read, name) for name in _PARTS}
     earlier = (prefills.pieces - 1) * prefills.at(flow.read, "slowest_s")
     ttft = flow.wait_s + sum(last.values()) + earlier
@@ -245,10 +249,6 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
     }
     transfer = stations.transfer_s / max(tokens, 1)
     tpot = transfer + flow.decode_s / max(tokens, 1)
-    most = np.minimum(stations.groups * stations.most / stations.pass_s(stations.most), stations.links_per_s)
-    if tokens:
-        each = decodes.tokens(decodes.token_s).at(decodes.row, batch.max_batch.astype(np.float64))
-        most = np.minimum(most, batch.dp * batch.max_batch / (stations.passes * each))
     one_pass = np.asarray(sum(decoded.values()))
     return {
         "ttft_s": ttft,
@@ -256,9 +256,9 @@ def pool_times(model: ServingModel, batch: ServingBatch) -> Figures:
         "request_s": ttft + tokens * tpot,
         "pause_s": tpot,
         "requests_per_s": flow.rate_per_s,
-        "most_requests_per_s": most,
+        "most_requests_per_s": stations.most_requests_per_s,
         "occupied_places": flow.sequences,
-        **_percentiles(model, flow.wait_s, ttft, tpot),
+        **(percentiles or _percentiles(model, flow.wait_s, ttft, tpot)),
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
         "decode_pass_s": one_pass,

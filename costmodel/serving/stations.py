@@ -27,17 +27,27 @@ pass than each group has. The b / D that end in one decoding pass come together:
 group share a pass, and they find c / (1 + b / 2 D) groups (Hayward's approximation for arrivals in clumps; A. A. Fredericks, Congestion in
 blocking systems - a simple approximation technique, Bell System Technical Journal 59, 1980).
 
+*Requests at a rate* (an open loop; `solve_at_rate`). The prompts are that queue with a rate that is given, whoever waits. Between requests
+times have a squared variation a, and lengths of prompts n. Where a is not 1, u and w become what arrivals see, the root of
+``w = E[exp(-(1 - w) time / s)]`` (GI/M/1), the queue that full passes leave over is (a + n) / (1 + a) of that of such a server (Allen and
+Cunneen), and one's own pass has the others that come within s / c of an arrival. v grows by what lengths add to it. Each of the decode
+workers gets requests at random, with the variation that they came with (over a long time a queue gives back what it takes), and is a
+server as in `costmodel.serving.arrivals` whose prompts take no time.
+
 *Equal requests that come at once* ("benchmark"). In the first of ten rounds N / (c P) passes read them one after the other. They come back
 as they were read, and wait then only for a pool that is too slow for them. Under "backlog" the first round does not count.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays, between
+from costmodel.serving.arrivals import Curve, OpenLoop, Passes, Server, Stream, ahead_of, open_loop, others_within
+from costmodel.serving.percentiles import FirstToken, Moments, columns, gamma, low_share, mixed, shorter_answers
 from costmodel.serving.queue import BENCHMARK_ROUNDS, exponent_of_servers
 from costmodel.serving.workload import Load
 
@@ -132,6 +142,12 @@ class Stations(StructOfArrays):
         """Prompts per second that the prefill pool can read and hand over."""
         return np.minimum(self.groups * self.most / self.pass_s(self.most), self.links_per_s)
 
+    @property
+    def most_requests_per_s(self) -> FloatArray:
+        """What both pools can serve."""
+        full_s = self.passes * self.tokens.at(self.row, self.in_flight / self.decoders)
+        return np.minimum(self.most_per_s, self.in_flight / np.maximum(full_s, 1e-300))
+
     def own_s(self, read: FloatArray) -> FloatArray:
         """From the begin of its pass until a prompt has been read, with so many prompts per worker in it."""
         return self.through_s + (read - 1.0) * self.through_added_s
@@ -199,13 +215,13 @@ def _random(at: Stations) -> Flow:
     low, high = np.zeros(len(before)), at.most_per_s
     for _ in range(_HALVINGS):
         rate = 0.5 * (low + high)
-        queue = _Queue.of(at, rate)
+        queue = _Queue.of(at, Stream(rate_per_s=rate))
         rest_s = queue.own_s + at.transfer_s
         decoding = np.maximum(before - rate * (queue.wait_s + rest_s), 0.0)
         fits = decoding >= rate * at.decode_s(decoding, decoding)
         low, high = np.where(fits, rate, low), np.where(fits, high, rate)
     used = low
-    queue = _Queue.of(at, low)
+    queue = _Queue.of(at, Stream(rate_per_s=low))
     rest_s = queue.reached * queue.rest_s + queue.own_s + at.transfer_s
     decoding = np.maximum(before - low * (queue.left_s + rest_s), 0.0)
     others_s = before / np.maximum(low, 1e-12) - rest_s - at.decode_s(decoding, decoding)
@@ -215,7 +231,7 @@ def _random(at: Stations) -> Flow:
         others = np.maximum(requests - 1.0 - decoding - used * at.transfer_s, 0.0)
         # Those that end in one pass come together.
         company = decoding / (at.decoders * np.maximum(at.passes, 1.0))
-        queue = _Queue.of(at, used, others, company)
+        queue = _Queue.of(at, Stream(rate_per_s=used), others, company)
         left_s = queue.busy * left_s + queue.left_one_s
         wait_s = np.hypot(queue.reached * queue.rest_s + left_s, queue.behind_s)
         rest_s = queue.own_s + at.transfer_s
@@ -254,13 +270,127 @@ def _in_turn(at: Stations) -> Flow:
     return Flow(rate_per_s=rate, wait_s=wait_s, read=read, decode_s=decode_s, sequences=rate * decode_s / at.decoders)
 
 
+def solve_at_rate(at: Stations, whole: Stream, each: Stream, tokens: int) -> tuple[Flow, dict[str, FloatArray]]:
+    """What requests meet that come at a rate, however many are under way; times are inf where they are more than both pools can serve.
+
+    Parameters
+    ----------
+    at : Stations
+        Of which decode workers have ``in_flight / decoders`` places each.
+    whole, each : Stream
+        Requests of all, and of one decode worker.
+    tokens : int
+        That the decode workers make of a request.
+
+    Returns
+    -------
+    Flow, dict
+        And percentiles, by their names in `costmodel.serving.plan.ServingCosts`.
+
+    Examples
+    --------
+    A prompt takes 0.1 s and there are 5 a second: half of the time one is read, and a prompt waits as in M/D/1, u s / (2 (1 - u)).
+    Tokens take 10 ms however many there are, so that 5 x 0.905 are decoded: 90 of them and half a pass.
+
+    >>> one = np.ones(1)
+    >>> seconds = {"one_s": 0.1, "added_s": 0.0, "through_s": 0.1, "through_added_s": 0.0, "transfer_s": 0.0}
+    >>> at = Stations(
+    ...     in_flight=64 * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one, passes=90 * one,
+    ...     **{name: value * one for name, value in seconds.items()}, row=np.zeros(1, dtype=np.int64),
+    ...     tokens=TokenTimes(sequences=np.array([1.0, 2.0]), token_s=np.array([[0.01, 0.01]])),
+    ... )
+    >>> stream = Stream(rate_per_s=5.0 * one)
+    >>> flow, percentiles = solve_at_rate(at, stream, stream, 90)
+    >>> [round(float(x[0]), 4) for x in (flow.wait_s, flow.decode_s, flow.sequences)]
+    [0.05, 0.9049, 4.5]
+    """
+    fits = whole.rate_per_s < at.most_requests_per_s
+    whole, each = (replace(one, rate_per_s=np.where(fits, one.rate_per_s, 1e-9)) for one in (whole, each))
+    queue = _Queue.of(at, whole)
+    first = queue.first_token(at, whole)
+    loop = _decoding(at, each) if tokens else None
+    nothing = np.zeros(len(fits))
+    transfer, none = (Moments(mean=mean, variance=nothing, third=nothing) for mean in (at.transfer_s, nothing))
+    request = first.moments + (none if loop is None else transfer + loop.request)
+    percentiles = columns(first.quantile, _of_tokens(at, loop, each, tokens), request)
+    flow = Flow(
+        rate_per_s=whole.rate_per_s,
+        wait_s=queue.wait_s,
+        read=queue.read,
+        decode_s=nothing if loop is None else loop.place_s + loop.queue_s + loop.token_s,
+        sequences=nothing if loop is None else loop.occupied,
+    )
+    found = {**percentiles, "wait_s": flow.wait_s, "decode_s": flow.decode_s}
+    found = {name: np.where(fits, values, np.inf) for name, values in found.items()}
+    flow = replace(
+        flow,
+        rate_per_s=np.where(fits, flow.rate_per_s, at.most_requests_per_s),
+        wait_s=found.pop("wait_s"),
+        decode_s=found.pop("decode_s"),
+        sequences=np.where(fits, flow.sequences, at.in_flight / at.decoders),
+    )
+    return flow, found
+
+
+def _of_tokens(at: Stations, loop: OpenLoop | None, stream: Stream, tokens: int) -> Callable[[float], FloatArray]:
+    """Quantiles of a request's time per token: what it waits for before the second one is spread over them, fewer in short answers.
+
+    Either the wait is long or the answer is short.
+    """
+    if loop is None:
+        return lambda share: 0.0 * at.transfer_s  # noqa: ARG005
+    shorter, waits = shorter_answers(tokens, stream.output_variation), loop.first
+    times = replace(
+        waits,
+        least_s=at.transfer_s,
+        prompt=loop.token,
+        longer=waits.longer * shorter,
+        place_s=waits.place_s * shorter,
+    )
+    even_s, usual_s = loop.token.mean / tokens, at.transfer_s + waits.meets * waits.longer.mean
+
+    def quantile(share: float) -> FloatArray:
+        short = np.maximum(tokens * low_share(1.0 - share, stream.output_variation), 1.0)
+        return np.asarray(np.maximum(times.quantile(share) / tokens, even_s + usual_s / short))
+
+    return quantile
+
+
+def _decoding(at: Stations, stream: Stream) -> OpenLoop:
+    """A decode worker as a server whose prompts take no time; its one token after the first stands for all."""
+    one, nothing = (
+        np.ones(len(at.row), dtype=np.int64),
+        Curve(sizes=np.ones(1), values=np.zeros((1, 1)), row=0 * at.row),
+    )
+    tokens = Curve(sizes=at.tokens.sequences, values=at.tokens.token_s.T, row=at.row)
+    server = Server(
+        places=np.round(at.in_flight / at.decoders).astype(np.int64),
+        most=one,
+        pieces=one,
+        groups=one,
+        is_beside=one == 0,
+        decode_passes=at.passes,
+        later_tokens=1,
+        passes=Passes(
+            decode=tokens,
+            decode_through=tokens,
+            one=nothing,
+            one_through=nothing,
+            most=nothing,
+            most_through=nothing,
+        ),
+    )
+    return open_loop(server, replace(stream, prompt_variation=0.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Queue:
     """What prompts that come at random find, arrays (n,)."""
 
     reached: FloatArray  # chance to find all groups busy
     rest_s: FloatArray  # until one of them is free
-    busy: FloatArray  # share of what passes could read that they do
+    busy: FloatArray  # share of what passes could read that they do, as arrivals see it
+    stays: FloatArray  # chance that passes of as many as may be leave a queue over
     left_one_s: FloatArray  # of the queue that full passes leave over, that without the others' queue
     behind_s: FloatArray  # those that came at the same time
     read: FloatArray  # prompts of a worker in one's own pass
@@ -276,12 +406,34 @@ class _Queue:
         """Until one's own pass begins."""
         return self.reached * self.rest_s + self.left_s
 
+    def first_token(self, at: Stations, stream: Stream) -> FirstToken:
+        """How the time to the first token is distributed: who finds no group idle waits for the next, of which each is as likely."""
+        reached, more = np.maximum(self.reached, 1e-12), self.read - 1.0
+        left_s = self.left_s / reached
+        each_s = left_s / np.maximum(self.stays, 1e-12)
+        others = more / reached
+        return FirstToken(
+            least_s=0.0 * left_s,
+            prompt=gamma(at.own_s(1.0 + 0.0 * more), stream.prompt_variation),
+            meets=reached,
+            longer=gamma(self.rest_s, np.sqrt(at.groups / (at.groups + 2.0)))
+            + mixed(self.stays, each_s, 2.0 * each_s**2, 6.0 * each_s**3)
+            + Moments(
+                mean=others * at.through_added_s,
+                variance=others * at.through_added_s**2,
+                third=others * at.through_added_s**3,
+            ),
+            queued=0.0 * left_s,
+            place_s=0.0 * left_s,
+        )
+
     @classmethod
     def of(
-        cls, at: Stations, rate: FloatArray, others: FloatArray | float = np.inf, company: FloatArray | float = 0.0
+        cls, at: Stations, stream: Stream, others: FloatArray | float = np.inf, company: FloatArray | float = 0.0
     ) -> _Queue:
-        """Find what a rate of arrivals leads to, where so many others are being read or wait for it, and so many come together."""
-        come = rate / at.groups
+        """Find what a stream of prompts leads to, where so many others are being read or wait for it, and so many come together."""
+        come = stream.rate_per_s / at.groups
+        square, lengths = np.asarray(stream.variation) ** 2, stream.prompt_variation**2
         mates = np.minimum(at.most - 1.0, others / at.groups)
         # Arrivals in clumps find fewer servers: c over their peakedness (Hayward).
         servers = exponent_of_servers(np.maximum(at.groups / (1.0 + 0.5 * company), 1.0))
@@ -293,19 +445,22 @@ class _Queue:
             falls = 1.0 - come * np.where(prompts > at.together, slope, 0.0) * -np.expm1(-found)
             found = np.where(falls > 0, found + excess / np.maximum(falls, 1e-9), np.inf)
             found = np.minimum(found, come * full_s)
-        shared = found + np.exp(-found) - 1.0
+        shared = np.maximum(found + np.exp(-found) - 1.0, 0.0)
         begun = np.minimum(come * at.one_s, 1.0)
         prompts = 1.0 + _at_most(begun ** (servers - 1.0) * shared, mates)
         used = np.minimum(come * at.pass_s(prompts) / prompts, 1.0)
         prompts = 1.0 + _at_most(used ** (servers - 1.0) * shared, mates)
         pass_s = at.pass_s(prompts)
         used = np.minimum(come * pass_s / prompts, 1.0)
-        reached = used**servers
+        reached = ahead_of(stream, used) ** servers
         spread = np.minimum(found, (prompts - 1.0) * (at.most - prompts))
         varies = np.where(prompts > at.together, slope**2 * spread / pass_s**2, 0.0)
-        busy = np.minimum(come * full_s / at.most, 1.0)
-        left = busy ** exponent_of_servers(at.most) * full_s / (2.0 * at.most * at.groups)
-        read = 1.0 + reached * _at_most(come * pass_s * (1.0 + varies), mates)
+        varies = varies + lengths * (at.one_s**2 + (at.of_worker(prompts) - 1.0) * at.added_s**2) / pass_s**2
+        busy = ahead_of(stream, np.minimum(come * full_s / at.most, 1.0))
+        stays = busy ** exponent_of_servers(at.most)
+        of_full = lengths * (at.one_s**2 + (at.of_worker(at.most) - 1.0) * at.added_s**2) / full_s**2
+        left = stays * full_s / (at.most * at.groups) * (square + of_full) / (1.0 + square)
+        read = 1.0 + reached * _at_most(others_within(stream, pass_s * (1.0 + varies) / at.groups), mates)
         # More than there are groups share passes.
         shared_at_once = np.minimum(np.maximum(company - (at.groups - 1.0), 0.0) / at.groups, at.most - 1.0)
         read = np.maximum(read, 1.0 + shared_at_once)
@@ -315,6 +470,7 @@ class _Queue:
             reached=reached,
             rest_s=pass_s * (1.0 + varies) / (2.0 * at.groups),
             busy=busy,
+            stays=stays,
             left_one_s=reached * left,
             read=at.of_worker(read),
             own_s=at.own_s(at.of_worker(read)),
