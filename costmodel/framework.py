@@ -462,8 +462,8 @@ def cluster_run_by(cluster: Cluster, attention: Attention) -> Cluster:
 def tensors_of(layer: Layer) -> int:
     """Tensors of trained weights of a layer as PyTorch counts them: a matrix, a bias, scale and shift of a normalisation.
 
-    >>> from costmodel.network.graph import Graph, LayerSpec
-    >>> from costmodel.network.layers.base import params_from
+    >>> from costmodel.network.graph import Graph
+    >>> from costmodel.network.layers.base import LayerSpec, params_from
     >>> image = LayerSpec(name="image", kind="input", params=params_from("input", {"shape": (3, 8, 8)}))
     >>> params = params_from("convolution", {"out_channels": 4, "kernel": 1, "norm": "batch"})
     >>> conv = LayerSpec(name="conv", kind="convolution", params=params, inputs=("image",))

@@ -112,6 +112,19 @@ def score_of(objective: str, device: Device, host: Host | None = None) -> Score:
     return Score.of_cost(cost)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchLimits:
+    """How far a search goes, and when it stops."""
+
+    max_workers: int
+    capacity_bytes: float
+    worker_counts: tuple[int, ...] | None = None  # exactly these; None: every count up to max_workers
+    score: Score = STEP_TIME
+    wall_s: float = 60.0
+    gap: float = 0.0
+    cutoff: float = float("inf")  # plans that score more are of no interest
+
+
 _C = TypeVar("_C")
 _M = TypeVar("_M")
 

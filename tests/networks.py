@@ -6,8 +6,8 @@ from typing import Any
 
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
+from costmodel.network.layers.base import LayerSpec, params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 

@@ -170,14 +170,14 @@ def _in_order(terms: FloatArray) -> FloatArray:
 class PipelineArrays:
     """Everything a pipeline costs, by replica count (K) and layer (L); times of one micro-batch unless said."""
 
-    replicas: IntArray  # (K,)
+    replica_counts: IntArray  # (K,), increasing
     forward_s: FloatArray  # (K, L); infinity where the micro-batch is smaller than the replicas
     backward_s: FloatArray
     cut_forward_s: FloatArray  # (K, K, L + 1): into the stage that starts at layer i, from k1 to k2 replicas
     cut_backward_s: FloatArray
-    update_s: FloatArray  # (K, L), once per step
-    exchange_s: FloatArray  # (K, L), once per step
-    static_bytes: FloatArray  # (K, L)
+    update_s: FloatArray  # (K, L), optimizer, once per step
+    exchange_s: FloatArray  # (K, L), gradient exchange over the replicas of the stage, once per step
+    static_bytes: FloatArray  # (K, L), weights, gradients and optimizer state
     activation_bytes: FloatArray  # (K, L), per micro-batch in flight
 
 
@@ -197,7 +197,7 @@ def pipeline_arrays(tables: CostTables, replicas: Sequence[int] | None = None) -
     counts = tables.table.worker_counts if replicas is None else replicas
     cut_forward, cut_backward = _cut_times(tables, counts)
     return PipelineArrays(
-        replicas=np.array(counts, dtype=np.int64),
+        replica_counts=np.array(counts, dtype=np.int64),
         cut_forward_s=cut_forward,
         cut_backward_s=cut_backward,
         **stage_arrays(tables, counts),
@@ -369,7 +369,7 @@ def stage_times(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> Stage
 
 
 def _rows(arrays: PipelineArrays, plan: Plan) -> list[int]:
-    index = {int(r): k for k, r in enumerate(arrays.replicas)}
+    index = {int(r): k for k, r in enumerate(arrays.replica_counts)}
     return [index[stage.replicas] for stage in plan.stages]
 
 

@@ -307,8 +307,7 @@ class Facts:
 def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
     """Facts about training a network.
 
-    >>> from costmodel.network.graph import LayerSpec
-    >>> from costmodel.network.layers.base import params_from
+    >>> from costmodel.network.layers.base import LayerSpec, params_from
     >>> specs = [LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (8, 16)})),
     ...     LayerSpec(name="mlp", kind="moe", params=params_from("moe", {"experts": 4, "top_k": 2, "ffn": 32}), inputs=("tokens",))]
     >>> facts_of(Graph.build("tiny", specs), "bf16", "adam").values["experts"]

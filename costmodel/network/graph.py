@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from costmodel.network.layers import Layer, ShapeError, family_of
 from costmodel.network.layers.attention import Documents
+from costmodel.network.layers.base import LayerSpec
 
 _K = TypeVar("_K", bound=Hashable)
 _T = TypeVar("_T")
@@ -32,19 +33,6 @@ def once(known: dict[_K, _T], key: _K, make: Callable[[], _T]) -> _T:
     if key not in known:
         known[key] = make()
     return known[key]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSpec:
-    """A layer as written: no shapes yet. ``params`` is an instance of the family's ``Params``; for the rest see `Layer`."""
-
-    name: str
-    kind: str
-    params: Any
-    inputs: tuple[str, ...] = ()
-    block: str = ""
-    frozen: bool = False
-    lora_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +335,7 @@ def gradient_passes(graph: Graph) -> tuple[float, ...]:
 
     Examples
     --------
-    >>> from costmodel.network.graph import LayerSpec
-    >>> from costmodel.network.layers.base import params_from
+    >>> from costmodel.network.layers.base import LayerSpec, params_from
     >>> def layer(name: str, kind: str, *inputs: str, **params: object) -> LayerSpec:
     ...     return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs)
     >>> def joined(kind: str) -> tuple[float, ...]:

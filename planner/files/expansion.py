@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.network.graph import LayerSpec
 from costmodel.network.layers import FAMILIES
+from costmodel.network.layers.base import LayerSpec
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location, Node
 from planner.files.validation import error_text

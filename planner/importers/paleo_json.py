@@ -19,8 +19,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from costmodel.network.graph import Graph, GraphError, GraphProblem, LayerSpec
+from costmodel.network.graph import Graph, GraphError, GraphProblem
 from costmodel.network.layers import Layer, params_from, shape_text
+from costmodel.network.layers.base import LayerSpec
 from planner.core.errors import did_you_mean
 from planner.importers.sources import registering
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from costmodel.network.graph import Graph, GraphError, LayerSpec
+from costmodel.network.graph import Graph, GraphError
 from costmodel.network.layers import ATTENTION
 from costmodel.network.layers.attention import Documents
-from costmodel.network.layers.base import params_from
+from costmodel.network.layers.base import LayerSpec, params_from
 from planner.core.errors import PlannerError
 from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled

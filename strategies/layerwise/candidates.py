@@ -16,7 +16,7 @@ from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL
 from strategies.layerwise.per_layer.search import Method
 from strategies.layerwise.space import Restriction
-from strategies.score import STEP_TIME, Score
+from strategies.score import STEP_TIME, Outcome, Score, SearchLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +125,13 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
+class SearchSettings(SearchLimits):
     """What to search and when to stop."""
 
-    max_workers: int
-    capacity_bytes: float
     top: int = 10
-    score: Score = STEP_TIME
     restriction: Restriction = field(default_factory=Restriction)
-    worker_counts: tuple[int, ...] | None = None  # None: all up to max_workers
     micro_batches: tuple[int, ...] | None = None  # None: the divisors of the batch
-    wall_s: float = 60.0
-    gap: float = 0.0
     solver: Method = "auto"
-    cutoff: float = float("inf")  # plans of a higher score are of no interest
     near: float = 0.0  # the best pipeline is found, too, if it scores at most this share more than the best plan
     has_pipelines: bool = True
 
@@ -147,19 +140,13 @@ _WAYS_TO_CLOSE = ("solved", "bounded", "dominated", "infeasible", "open")
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class LayerwiseOutcome(Outcome[Candidate, Candidate]):
     """Best plans, each of other work than the rest of the list, and what was proved about all others."""
 
-    candidates: list[Candidate] = field(default_factory=list)
-    bound_score: float = float("inf")  # no plan of the space has a lower score (seconds, unless devices count)
-    rest_bound: float = float("inf")  # no plan of other work than the candidates' has
-    space_size: int = 0
     searched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WAYS_TO_CLOSE, 0))
-    nearest_miss: Candidate | None = None  # least memory over the capacity, when nothing fits
+    rest_bound: float = float("inf")  # no plan of other work than the candidates' has a lower score
     pipeline: Candidate | None = None  # the best with stages that was found
     pipelines_bound: float = 0.0  # no other pipeline has a lower score
-    interrupted: bool = False
-    out_of_time: bool = False
     methods: tuple[str, ...] = ()
 
     def bound(self, score: float, rest: float | None = None) -> None:

@@ -20,7 +20,7 @@ from strategies.layerwise.bounds import least_step_s, lower_bounds, memory_extre
 from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.candidates import (
     Candidate,
-    Outcome,
+    LayerwiseOutcome,
     Pool,
     SearchSettings,
     best_data_parallel,
@@ -32,7 +32,7 @@ from strategies.layerwise.pipeline.search import PipelineSearch, replica_table
 from strategies.layerwise.space import count_layer_plans, count_pipelines
 from strategies.limits import Clock, Progress
 
-__all__ = ["Candidate", "Outcome", "SearchSettings", "search", "search_part"]
+__all__ = ["Candidate", "LayerwiseOutcome", "SearchSettings", "search", "search_part"]
 
 
 # A worker count whose tables of moves between layers need more (tensor, pair of layouts) is left open, with its bound.
@@ -54,7 +54,7 @@ def search(
     settings: SearchSettings,
     progress: Progress | None = None,
     cache: CostCache | None = None,
-) -> Outcome:
+) -> LayerwiseOutcome:
     """Find the K best plans with different keys and prove it.
 
     Parameters
@@ -69,7 +69,7 @@ def search(
 
     Returns
     -------
-    Outcome
+    LayerwiseOutcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
     run = _Run(CostCache(workload, cluster) if cache is None else cache, settings, progress)
@@ -88,7 +88,7 @@ def search(
     return run.finish()
 
 
-def search_part(cache: CostCache, settings: SearchSettings) -> Outcome:
+def search_part(cache: CostCache, settings: SearchSettings) -> LayerwiseOutcome:
     """The best plans of a part of a space, whose plans are not counted; the cutoff says what is of interest."""
     run = _Run(cache, settings, None)
     run.layers()
@@ -111,7 +111,7 @@ class _Run:
             dtype=np.int64,
         )
         self.micro_batches = settings.micro_batches or divisors(self.workload.global_batch)
-        self.outcome = Outcome()
+        self.outcome = LayerwiseOutcome()
         self.methods: set[str] = set()
         self.best_choice: LayerChoice | None = None  # the problem that gave the best plan so far
         # Bounds of the scores at every worker count that hold before anything is costed.
@@ -340,7 +340,7 @@ class _Run:
         late = storage_read_s(self.workload, self.cache.cluster, counts)
         return self.settings.score.of(late, np.zeros(len(counts)), counts)
 
-    def finish(self) -> Outcome:
+    def finish(self) -> LayerwiseOutcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
         if outcome.candidates:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import CostCache
 from costmodel.network.graph import Graph
-from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings, fewest_data_parallel
+from strategies.layerwise.candidates import Candidate, LayerwiseOutcome, SearchSettings, fewest_data_parallel
 from strategies.layerwise.search import search_part
 from strategies.layerwise.space import BATCH_FAMILIES
 from strategies.limits import Clock
@@ -33,7 +33,7 @@ _ONE_DIMENSION = "one_dimension_per_layer"
 FORGONE: tuple[str, ...] = (*_LACKED.values(), _ONE_DIMENSION)
 
 
-def simplest(cache: CostCache, settings: SearchSettings, outcome: Outcome, within_share: float) -> Candidate:
+def simplest(cache: CostCache, settings: SearchSettings, outcome: LayerwiseOutcome, within_share: float) -> Candidate:
     """The simplest plan that is nearly as good as the best.
 
     Parameters
@@ -41,7 +41,7 @@ def simplest(cache: CostCache, settings: SearchSettings, outcome: Outcome, withi
     cache : CostCache
     settings : SearchSettings
         Of the search that found the best; ``wall_s`` is for all searches here together.
-    outcome : Outcome
+    outcome : LayerwiseOutcome
         Of that search.
     within_share : float
         How much more the plan may score than the best.
@@ -84,7 +84,7 @@ def forgone_by(graph: Graph, chosen: Candidate, best: Candidate) -> tuple[str, .
 
 
 def fewest_gpus(
-    cache: CostCache, settings: SearchSettings, outcome: Outcome, most: int, cutoff: float
+    cache: CostCache, settings: SearchSettings, outcome: LayerwiseOutcome, most: int, cutoff: float
 ) -> Candidate | None:
     """A plan on the fewest GPUs that scores at most a limit: the best of those that these searches and the one before them found.
 
@@ -93,7 +93,7 @@ def fewest_gpus(
     cache : CostCache
     settings : SearchSettings
         Of the search that found the best; ``wall_s`` is for all searches here together.
-    outcome : Outcome
+    outcome : LayerwiseOutcome
         Of that search.
     most : int
         GPUs that are enough.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodel.mesh.plan import MeshPlan
-from strategies.score import STEP_TIME, Outcome, Score
+from strategies.score import Outcome, SearchLimits
 
 # Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
 # (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan. With as many
@@ -120,23 +120,16 @@ class MeshRestriction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshSettings:
-    """Limits of a search."""
+class MeshSettings(SearchLimits):
+    """What to search and when to stop."""
 
-    max_workers: int
-    capacity_bytes: float
-    worker_counts: tuple[int, ...] | None = None  # exactly these; None: every count up to max_workers
     top: int = 5
     # Fields in which the plans of the list differ; None: in any of `incumbents.KEY`.
     distinct: tuple[str, ...] | None = None
     restriction: MeshRestriction = MeshRestriction()
     obeys_framework: bool = True  # whether the rules of the framework count
-    score: Score = STEP_TIME
-    wall_s: float = 60.0
     effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take
-    gap: float = 0.0
     known: tuple[MeshPlan, ...] = ()  # legal plans, on any number of workers, that the others have to beat
-    cutoff: float = float("inf")  # plans that score more are of no interest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,21 +53,24 @@ def param(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One layer of a network with its shapes known.
-
-    ``params`` is an instance of its family's ``Params`` dataclass.
-    """
+class LayerSpec:
+    """A layer as written: no shapes yet. ``params`` is an instance of its family's ``Params`` dataclass."""
 
     name: str
     kind: str
     params: Any
-    inputs: tuple[str, ...]
-    input_shapes: tuple[Shape, ...]
-    output_shape: Shape
+    inputs: tuple[str, ...] = ()
     block: str = ""  # full name of the repetition of a block that the layer belongs to; empty outside
     frozen: bool = False  # weights without gradient and optimizer state
     lora_rank: int = 0  # rank of a trainable adapter alongside the weights, which are frozen then; 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer(LayerSpec):
+    """One layer of a network with its shapes known."""
+
+    input_shapes: tuple[Shape, ...]
+    output_shape: Shape
     documents: Documents | None = None  # packed into the sequence, where attention reads each for itself
 
     @property

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from planner.core.what_if import WhatIf
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
-    from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
+    from strategies.layerwise.candidates import Candidate, LayerwiseOutcome, SearchSettings
     from strategies.limits import Progress
 
 _OF_TRAINING = "of training steps, since no published forward pass is in the fit"
@@ -168,12 +168,12 @@ class LayerwisePlanSpace(PlanSpace):
         """Limits of what comes after the search."""
         return dataclasses.replace(self.settings(), wall_s=self.time_left_s(found))
 
-    def _outcome(self, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
+    def _outcome(self, settings: SearchSettings, progress: Progress | None = None) -> LayerwiseOutcome:
         from strategies.layerwise.search import search
 
         return search(self.resolved.workload, self.resolved.cluster, settings, progress, self.cache)
 
-    def outcome_of(self, top: int, progress: Progress | None) -> Outcome:
+    def outcome_of(self, top: int, progress: Progress | None) -> LayerwiseOutcome:
         return self._outcome(dataclasses.replace(self.settings(), top=top), progress)
 
     def search(self, top: int, progress: Progress | None) -> Found:
@@ -215,7 +215,7 @@ class LayerwisePlanSpace(PlanSpace):
         ranked = best if chosen is None else self.rank([chosen.plan], best.score)[0]
         return dataclasses.replace(answer, roles=(*answer.roles, Role(name="fewest_gpus", plan=ranked)))
 
-    def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
+    def _of_every_family(self, outcome: LayerwiseOutcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
         settings, asked = self.settings(), self.restriction.family
         families = BATCH_FAMILIES if self.restriction.by_batch else FAMILY_NAMES
@@ -241,7 +241,7 @@ class LayerwisePlanSpace(PlanSpace):
                 found[family] = result.candidates[0]
         return sorted(found.values(), key=lambda c: (c.score, c.plan.workers, c.family))
 
-    def nothing_fits(self, outcome: Outcome) -> Exception:
+    def nothing_fits(self, outcome: LayerwiseOutcome) -> Exception:
         setting = self.resolved.setting
         miss = outcome.nearest_miss
         if miss is None:
@@ -269,7 +269,7 @@ class LayerwisePlanSpace(PlanSpace):
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves, of the first plan and of the whole list."""
-        outcome: Outcome = found.outcome
+        outcome: LayerwiseOutcome = found.outcome
         proof = super().proof(found, plans)
         last = outcome.candidates[: self.resolved.request.top][-1].score
         is_top = proof.proven_optimal and outcome.rest_bound >= last * (1 - PROOF_SLACK)
@@ -609,7 +609,7 @@ class LayerwisePlanSpace(PlanSpace):
             )
         return None if self.for_plan(changed).broken(changed) else changed
 
-    def has_all_below(self, score: float, outcome: Outcome) -> bool:
+    def has_all_below(self, score: float, outcome: LayerwiseOutcome) -> bool:
         return outcome.rest_bound >= score * (1 - EQUAL)
 
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:

@@ -63,30 +63,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.layerwise.evaluate import last_backward_s
+from costmodel.layerwise.evaluate import PipelineArrays, last_backward_s
 from costmodel.tolerances import LONG_SUM_ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProblem:
+class PartitionProblem(PipelineArrays):
     """Cut a chain of layers into pipeline stages, for one number of workers and one number of micro-batches.
 
     Row k of an array stands for ``replica_counts[k]`` replicas of the stage that a layer is in. Entries are >= 0; a
-    time of +inf marks a layer that cannot run, or a cut that cannot be crossed, with these replica counts.
+    time of +inf marks a layer that cannot run, or a cut that cannot be crossed, with these replica counts. ``cut_forward_s`` has
+    activations over the cut before layer i, ``cut_backward_s`` gradients over the same cut from the later stage to the earlier one.
     """
 
     num_layers: int
     num_workers: int
     num_micro_batches: int
-    replica_counts: IntArray  # (K,), increasing
-    forward_s: FloatArray  # (K, L), per micro-batch
-    backward_s: FloatArray  # (K, L), per micro-batch
-    cut_forward_s: FloatArray  # (K of earlier stage, K of later stage, L + 1), activations over the cut before layer i
-    cut_backward_s: FloatArray  # same axes, gradients over the same cut from the later stage to the earlier one
-    update_s: FloatArray  # (K, L), optimizer, once per step
-    exchange_s: FloatArray  # (K, L), gradient exchange over the replicas of the stage, once per step
-    static_bytes: FloatArray  # (K, L), weights, gradients and optimizer state
-    activation_bytes: FloatArray  # (K, L), per micro-batch in flight
     memory_capacity_bytes: float = float("inf")
     uses_all_workers: bool = (
         True  # the replicas add up to W; otherwise to at most W, which is every smaller problem in one

@@ -20,7 +20,7 @@ from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
-from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
+from strategies.layerwise.candidates import LayerwiseOutcome, Pool, SearchSettings
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.pipeline.completion import build_upstream
 from strategies.layerwise.pipeline.problem import (
@@ -196,7 +196,7 @@ class PipelineSearch:
     settings : SearchSettings
     pool : Pool
         Receives the plans that are found, and says what is to be beaten.
-    outcome : Outcome
+    outcome : LayerwiseOutcome
         Receives what is proved.
     clock : Clock
     worker_counts : sequence of int
@@ -210,7 +210,7 @@ class PipelineSearch:
         cache: CostCache,
         settings: SearchSettings,
         pool: Pool,
-        outcome: Outcome,
+        outcome: LayerwiseOutcome,
         clock: Clock,
         worker_counts: Sequence[int],
         floor_scores: FloatArray,
@@ -437,7 +437,7 @@ def pipeline_problem(
     """Stages on up to so many workers, or on exactly so many."""
     chain = _chain(tables.workload.graph)
     # A stage leaves at least one worker to another, and has no more replicas than a micro-batch has samples.
-    keep = int(np.searchsorted(arrays.replicas, min(workers, tables.micro_batch + 1)))
+    keep = int(np.searchsorted(arrays.replica_counts, min(workers, tables.micro_batch + 1)))
     edges = [*chain, len(tables.workload.graph.layers)]
 
     def layers(array: FloatArray) -> FloatArray:
@@ -453,7 +453,7 @@ def pipeline_problem(
         num_layers=len(chain),
         num_workers=workers,
         num_micro_batches=tables.num_micro_batches,
-        replica_counts=arrays.replicas[:keep],
+        replica_counts=arrays.replica_counts[:keep],
         forward_s=layers(arrays.forward_s),
         backward_s=layers(arrays.backward_s),
         cut_forward_s=cuts(arrays.cut_forward_s),

@@ -46,7 +46,7 @@ def problem_of(arrays: PipelineArrays, workers: int, m: int) -> PartitionProblem
         num_layers=arrays.forward_s.shape[1],
         num_workers=workers,
         num_micro_batches=m,
-        replica_counts=arrays.replicas,
+        replica_counts=arrays.replica_counts,
         forward_s=arrays.forward_s,
         backward_s=arrays.backward_s,
         cut_forward_s=arrays.cut_forward_s,
@@ -248,7 +248,7 @@ def test_one_stage_is_data_parallelism() -> None:
     """The arrays of a single stage are the tables of a pure batch split."""
     case = workload(CHAIN)
     arrays = pipeline_arrays(tables_of(case, 4, 2))
-    for k, r in enumerate(arrays.replicas):
+    for k, r in enumerate(arrays.replica_counts):
         layers = len(CHAIN.layers)
         plan = Plan(
             workers=int(r), num_micro_batches=2, splits=(Split(batch=int(r)),) * layers, collectives=(None,) * layers

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.network.graph import Graph, GraphError, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph, GraphError
+from costmodel.network.layers.base import LayerSpec, params_from
 from costmodel.network.sizes import network_kind, sizes_of
 from planner.importers.networks import load_model
 from tests.planner.published_configs import published

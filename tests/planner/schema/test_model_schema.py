@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Discriminator, Tag, TypeAdapter, ValidationError
 
-from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.graph import Graph
 from costmodel.network.layers import FAMILIES, params_from
+from costmodel.network.layers.base import LayerSpec
 from planner.importers.networks import load_model
 from planner.schema import DOCUMENTS, json_schema
 from planner.schema.common import LazyUnion, WholeJsonSchema

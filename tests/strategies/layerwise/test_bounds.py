@@ -18,7 +18,7 @@ from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bou
 from strategies.layerwise.build import allowed_splits, base_s, choice_problem
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.per_layer.search import solve
-from strategies.layerwise.search import Outcome, SearchSettings, search
+from strategies.layerwise.search import LayerwiseOutcome, SearchSettings, search
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 from tests.networks import network
@@ -212,7 +212,7 @@ def test_screening_and_the_order_of_worker_counts_change_no_answer(seed: int, mo
         max_workers=14, capacity_bytes=memory * rng.choice([0.8, 1.0, 2.0]), top=4, score=SCORES[seed % 3]
     )
 
-    def answer(block_splits: int, screened_splits: int, few_counts: int) -> Outcome:
+    def answer(block_splits: int, screened_splits: int, few_counts: int) -> LayerwiseOutcome:
         monkeypatch.setattr("strategies.layerwise.candidates._BLOCK_SPLITS", block_splits)
         monkeypatch.setattr("strategies.layerwise.search._FEW_COUNTS", few_counts)
         monkeypatch.setattr("strategies.layerwise.search._SCREENED_SPLITS", screened_splits)

@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.layerwise.plan import Split, shard_of, split_table
-from costmodel.network.graph import Graph, GraphError, LayerSpec
+from costmodel.network.graph import Graph, GraphError
 from costmodel.network.layers import FAMILIES, Shape, ShapeError
-from costmodel.network.layers.base import params_from
+from costmodel.network.layers.base import LayerSpec, params_from
 from costmodel.network.layers.pooling import window
 from tests.costmodel.network.layers.cases import flop, gemm_flop, gemms, layer, passes, saved, work, work_of
 

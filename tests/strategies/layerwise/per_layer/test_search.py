@@ -18,8 +18,8 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
 from costmodel.layerwise.plan import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import Layer
+from costmodel.network.graph import Graph
+from costmodel.network.layers.base import Layer, LayerSpec
 from planner.files.loading import load_cluster
 from planner.files.resources import bundled
 from planner.importers.networks import load_model

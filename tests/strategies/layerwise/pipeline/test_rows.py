@@ -10,7 +10,7 @@ import pytest
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.layerwise.evaluate import farther_takes_longer
 from costmodel.layerwise.tables import CostCache
-from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
+from strategies.layerwise.candidates import LayerwiseOutcome, Pool, SearchSettings
 from strategies.layerwise.pipeline.completion import (
     RowTable,
     TableFullError,
@@ -149,9 +149,9 @@ def test_dominated_numbers_last_change_no_answer(seed: int, cluster: Cluster, mo
 
     for m in (2, 3, 4):
 
-        def run(cutoff: float, m: int = m) -> tuple[list[float], Outcome]:
+        def run(cutoff: float, m: int = m) -> tuple[list[float], LayerwiseOutcome]:
             cache = CostCache(case, cluster)
-            pool, outcome = LowPool(cache, settings), Outcome()
+            pool, outcome = LowPool(cache, settings), LayerwiseOutcome()
             pool.lowest = cutoff
             PipelineSearch(cache, settings, pool, outcome, Clock(limit_s=100.0), counts, np.zeros(len(counts))).search(
                 m
