@@ -12,6 +12,7 @@ from planner.api.calls import in_python_words
 from planner.api.shown import Answer
 from planner.core.errors import UnknownName
 from planner.core.request import imported
+from planner.files import loading
 from planner.files.resources import Kind, bundled, reference_to, resolve
 
 if TYPE_CHECKING:
@@ -181,8 +182,6 @@ def load_cluster(cluster: str | os.PathLike[str]) -> LoadedCluster:
     >>> planner.load_cluster("dgx-h100").cluster.device.name
     'h100-sxm'
     """
-    from planner.files import loading
-
     with in_python_words():
         return loading.load_cluster(reference_to("clusters", cluster))
 
@@ -203,7 +202,5 @@ def load_device(device: str | os.PathLike[str]) -> LoadedDevice:
     Memory:      32.0 GiB (31.7 GiB by the driver) at 900 GB/s
     ...
     """
-    from planner.files import loading
-
     with in_python_words():
         return loading.load_device(reference_to("devices", device))

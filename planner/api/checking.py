@@ -14,13 +14,16 @@ from planner.api.plans import Plan
 from planner.api.requests import question_about_plan
 from planner.api.shown import Answer, Reads
 from planner.core.errors import UsageError
+from planner.files.resources import InMemory, bundled_name
+from planner.logs.benchmarks import ServerCheck as FoundServer
+from planner.logs.benchmarks import check_benchmark, read_benchmark
+from planner.logs.compare import Check as Found
+from planner.logs.compare import check_log
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.api.values import Values
     from planner.core.blocks import Report
-    from planner.logs.benchmarks import ServerCheck as FoundServer
-    from planner.logs.compare import Check as Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,9 +178,7 @@ def check(
         call = call_text("check", [log], options)
         document = plan.to_dict() if isinstance(plan, Plan) else plan
         found = checked(given, Path(log), log_format, document, run_from, values, call)
-    from planner.logs.benchmarks import ServerCheck as OfServer
-
-    return ServerCheck(raw=found) if isinstance(found, OfServer) else Check(raw=found)
+    return ServerCheck(raw=found) if isinstance(found, FoundServer) else Check(raw=found)
 
 
 def checked(
@@ -203,9 +204,6 @@ def checked(
     values : Values
     command_line : str
     """
-    from planner.files.resources import bundled_name
-    from planner.logs.benchmarks import check_benchmark, read_benchmark
-    from planner.logs.compare import check_log
     from planner.logs.read import read_log
     from planner.logs.settings import logged_run_of
 
@@ -243,8 +241,6 @@ def checked(
 
 
 def _in_memory(content: Mapping[str, Any]) -> Any:
-    from planner.files.resources import InMemory
-
     return InMemory("the network of the log", content)
 
 

@@ -12,10 +12,10 @@ from planner.api.options import EstimateOptions
 from planner.api.plans import Plan
 from planner.api.results import Estimate
 from planner.api.shown import Answer
+from planner.comparison.read import Predicted, best_of_question, labels_of
 from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
-    from planner.comparison.read import Predicted
     from planner.core.blocks import Report
 
 
@@ -99,8 +99,6 @@ def compare(
     >>> found.fastest, found.labels
     ('best found', ('data', 'best found'))
     """
-    from planner.comparison.read import best_of_question
-
     with in_python_words():
         if len(plans) + best < 2:
             raise UsageError("compare: needs two plans; or one with best=True")
@@ -127,8 +125,6 @@ def compared(predicted: Sequence[tuple[str, Predicted]]) -> Comparison:
 def _labels(plans: tuple[Any, ...], given: tuple[str, ...] | list[str] | None) -> list[str]:
     from pathlib import Path
 
-    from planner.comparison.read import labels_of
-
     if given is not None:
         if len(given) != len(plans):
             raise UsageError(f"labels: names {len(given)} of {len(plans)} plans")
@@ -140,7 +136,6 @@ def _labels(plans: tuple[Any, ...], given: tuple[str, ...] | list[str] | None) -
 
 def _predicted(plan: Plan | Estimate | str | os.PathLike[str], changes: Any) -> Predicted:
     from planner.api.questions import estimate
-    from planner.comparison.read import Predicted
 
     found = plan if isinstance(plan, Estimate) and not changes else None
     if found is None:

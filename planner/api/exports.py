@@ -7,17 +7,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.api.calls import in_python_words
 from planner.api.plans import Plan
 from planner.api.requests import loaded_plan
 from planner.api.shown import Answer, Reads
-
-if TYPE_CHECKING:
-    from planner.core.blocks import Report
-    from planner.exporters.check import Checked
-    from planner.exporters.export import Export as Exported
+from planner.core.blocks import Block, Column, Report, Sentence, Table
+from planner.exporters.check import Checked, check_exports
+from planner.exporters.export import Export as Exported
+from planner.exporters.export import check_folder, make_export, write_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,8 +104,6 @@ def export(
     True
     """
     from planner.exporters import exporter_of
-    from planner.exporters.check import check_exports
-    from planner.exporters.export import check_folder, write_folder
 
     with in_python_words():
         exporter_of(target)
@@ -129,7 +126,6 @@ def export(
 
 def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:
     """What a target needs to start with a plan (a file, or what one would hold), and what no longer holds of its file."""
-    from planner.exporters.export import make_export
     from planner.exporters.plans import job_of_plan
 
     loaded, path = loaded_plan(plan)
@@ -139,7 +135,6 @@ def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool)
 
 def export_report(exported: Exported, folder: Path | None, checked: Checked | None = None) -> Report:
     """What was written and what was not, and what the target's parser made of it, in every form."""
-    from planner.core.blocks import Block, Column, Report, Sentence, Table
     from planner.report.documents import RESULT_VERSION
 
     rows = [

@@ -17,13 +17,13 @@ from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted
+from planner.files.json_file import JsonFile, workload_of
 from planner.files.resources import InMemory, reference_to
+from planner.placement.question import BASELINES, PlaceRequest
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
-    from planner.files.json_file import JsonFile
-    from planner.placement.question import PlaceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,8 +133,6 @@ def place(
 
 def _graph_of(content: Mapping[str, Any]) -> JsonFile:
     """An operator graph that a program gave in place of a file; its values stand nowhere."""
-    from planner.files.json_file import workload_of
-
     text = json.dumps(content)
     graph = workload_of(Path("the argument workload"), text, hashlib.sha256(text.encode()).hexdigest())
     return replace(graph, text="")
@@ -151,8 +149,6 @@ def place_request(
     workload: str, given: Mapping[str, Any], values: Values, content: InMemory | JsonFile | None = None
 ) -> PlaceRequest:
     """Check the options that ask a question; `values` takes the problems, ``content`` is that of a workload that is no file."""
-    from planner.placement.question import PlaceRequest
-
     called = values.called
     found = read_options(options_of(PlaceOptions), given, values)
     method, expert = found.get("method", "auto"), found.get("expert")
@@ -182,8 +178,6 @@ def place_request(
 
 def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: Values) -> None:
     """Baselines have the contiguity that they have; asking for another must not be passed over in silence."""
-    from planner.placement.question import BASELINES
-
     contiguous, kind = found.get("contiguous"), found.get("contiguity")
     if kind is not None:
         asked = f"{values.called('contiguity')} {kind}"

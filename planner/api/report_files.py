@@ -29,6 +29,7 @@ from planner.report.figures.standard import (
     study_of,
     timeline,
 )
+from planner.report.figures.svg import png_bytes, svg_file
 from planner.report.roles import roles_of
 from planner.report.what_if import WHAT_IF_SCRIPT, plan_curves, what_if_html
 
@@ -113,12 +114,8 @@ def write_figure(figure: Figure, path: Path) -> None:
         The file cannot be written.
     """
     if path.suffix.lower() == ".png":
-        from planner.report.figures.svg import png_bytes
-
         write_bytes_atomically(path, png_bytes(figure))
     else:
-        from planner.report.figures.svg import svg_file
-
         write_atomically(path, svg_file(figure))
 
 

@@ -16,6 +16,7 @@ from planner.api.readers import SERVING
 from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
+from planner.core.errors import NoFeasiblePlan, PlannerError
 from planner.core.quantities import in_tokens
 from planner.files.resources import reference_to, stands_for
 
@@ -133,7 +134,6 @@ class Sizing(Answer):
         NoFeasiblePlan
             Nothing meets the goal.
         """
-        from planner.core.errors import NoFeasiblePlan
         from planner.sizing.run import answer_of
 
         found = self.raw.best(wish)
@@ -185,8 +185,6 @@ class FleetSizing(Answer):
         NoFeasiblePlan
             None serves the demand.
         """
-        from planner.core.errors import NoFeasiblePlan
-
         if not self.raw.ranked:
             raise NoFeasiblePlan(self.raw.fleets[0].reason)
         answer = self.raw.ranked[0].answer
@@ -480,7 +478,6 @@ def _size_options(
     given: Mapping[str, Any], values: Values
 ) -> tuple[dict[str, Any], tuple[str, ...], Mapping[str, Any]]:
     """Options of `planner size` but for the clusters, the clusters, and what is given with nodes as GPUs."""
-    from planner.core.errors import PlannerError
     from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
 
     options = options_of(SizeOptions)

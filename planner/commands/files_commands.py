@@ -12,10 +12,10 @@ from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, emit, output_of, remark
-from planner.core.errors import OutputError
+from planner.core.errors import ExitCode, OutputError
 from planner.core.request import LISTED
 from planner.files.output import write_atomically
-from planner.schema import DOCUMENTS
+from planner.schema import DOCUMENTS, json_schema
 
 # What `show` shows.
 SHOWN = ("device", "cluster", "model", "framework")
@@ -68,7 +68,6 @@ def export(typed: Typed) -> None:
     given, values = typed.given, typed.values
     where = output_of(typed)
     from planner.api.exports import export_of_plan, export_report
-    from planner.core.errors import ExitCode
     from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE
     from planner.exporters.check import check_exports
     from planner.exporters.export import check_folder, write_folder
@@ -211,7 +210,6 @@ _WHAT = f"{', '.join(name + (f' ({_OF[name]})' if name in _OF else '') for name 
 def schema(typed: Typed) -> None:
     """Print the JSON Schema of a file or of a result, for editors and programs."""
     from planner.core.blocks import Report
-    from planner.schema import json_schema
 
     given, values = typed.given, typed.values
     chosen = values.choice("WHAT", given["document"], tuple(DOCUMENTS))

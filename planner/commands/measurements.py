@@ -12,6 +12,7 @@ from planner.api.readers import OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Progress, emit, output_of, refused_rows, remark
+from planner.core.errors import UsageError, did_you_mean
 from planner.files.output import write_atomically
 
 _VALIDATE = {
@@ -65,7 +66,6 @@ def validate(typed: Typed) -> None:
     page = typed.file("html", (".html", ".htm"), "a page ends in .html")
     values.check()
 
-    from planner.core.errors import UsageError
     from planner.files.loading import load_calibration
     from planner.logs.benchmarks import read_benchmark
     from planner.measurements.report import validation_report
@@ -162,7 +162,6 @@ def calibrate(typed: Typed) -> None:
     from planner.calibration.measurements import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report, calibration_text
     from planner.calibration.run import calibrate as fit
-    from planner.core.errors import did_you_mean
     from planner.files.loading import framework_aliases
     from planner.files.naming.frameworks import framework_called
     from planner.files.resources import bundled

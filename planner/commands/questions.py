@@ -17,6 +17,7 @@ from planner.api.options import (
 )
 from planner.api.pages import PLOT_OPTION, REPORT_OPTIONS, ReportFiles, figure_file, report_files
 from planner.api.readers import OUTPUT, Option
+from planner.api.requests import Command, Predicts, curve_of, question_about_plan, search_request
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
 from planner.commands.output import (
     EXPORT_OPTION,
@@ -28,10 +29,9 @@ from planner.commands.output import (
     output_of,
     remark,
 )
-from planner.core.errors import ExitCode, UsageError
+from planner.core.errors import ExitCode, SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
-    from planner.api.requests import Command, Predicts
     from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
@@ -78,9 +78,6 @@ def optimize(typed: Typed) -> None:
     planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
     planner optimize llama3-8b --from megatron train.sh --gpus 64
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
-    from planner.api.requests import question_about_plan, search_request
-    from planner.core.errors import SearchInterrupted
-
     given, values = typed.given, typed.values
     plan, run_from = given.get("plan"), given.get("run_from")
     if plan is None and "model" not in given:
@@ -236,8 +233,6 @@ def _predict(typed: Typed, name: Predicts) -> None:
 
 def _asked(typed: Typed, name: Command) -> tuple[Any, tuple[str, ...], Output]:
     """The answer to a question about one plan, and what no longer holds of its file."""
-    from planner.api.requests import question_about_plan
-    from planner.core.errors import SearchInterrupted
     from planner.files.resources import is_plan_file
 
     given, values = typed.given, typed.values
@@ -275,8 +270,6 @@ def scale(typed: Typed) -> None:
     Of a transformer every row is the best plan on that many GPUs, searched as 'planner optimize' does; of other networks the plan of
     one family, data parallelism unless --family says otherwise.
     """
-    from planner.api.requests import curve_of
-
     where = output_of(typed)
     figure = figure_file(typed.values, "--plot", typed.file)
     curve = curve_of(typed.given, typed.values, typed.command_line)

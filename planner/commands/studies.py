@@ -18,6 +18,7 @@ from planner.commands.output import (
     output_of,
     remark,
 )
+from planner.core.errors import ExitCode, NoFeasiblePlan
 from planner.core.numbers import counted
 from planner.files.output import write_bytes_atomically
 
@@ -120,7 +121,6 @@ def size(typed: Typed) -> None:
     planner size llama3-70b --rate 50 --prompt 2000 --output-tokens 500 --max-tpot p90:40ms --cluster h100,h200,b200
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     from planner.api.studies import is_about_serving, size_question
-    from planner.core.errors import ExitCode, NoFeasiblePlan
 
     if is_about_serving(typed.given):
         _size_fleet(typed)
@@ -147,7 +147,6 @@ def size(typed: Typed) -> None:
 
 def _size_fleet(typed: Typed) -> None:
     from planner.api.studies import fleet_question
-    from planner.core.errors import ExitCode, NoFeasiblePlan
 
     question = fleet_question(typed.given, typed.values, typed.command_line)
     where = output_of(typed)

@@ -10,6 +10,7 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import percent
 from planner.core.quantities import format_rate
 from planner.files.documents import parse_document
+from planner.files.loading import load_cluster, load_device, load_framework
 from planner.files.resources import bundled, cluster_aliases, stands_for
 from planner.report.documents import RESULT_VERSION
 
@@ -125,8 +126,6 @@ def _device_facts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Peak, best and sustained rate of every format of devices, with their sources."""
-    from planner.files.loading import load_device
-
     rows: list[dict[str, Any]] = []
     for path in files:
         device, content = load_device(str(path)).device, parse_document(path).value
@@ -166,7 +165,6 @@ def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def cluster_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Links of clusters, level by level: what long messages reach, how data get there, and where it comes from."""
-    from planner.files.loading import load_cluster
     from planner.report.hardware import level_cells
 
     rows: list[dict[str, Any]] = []
@@ -279,7 +277,6 @@ _FACTS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 def precision_rows() -> list[dict[str, Any]]:
     """Every number format and recipe, by the names that options take; what means one of several has no figures of its own."""
     from costmodel.precision import PRECISIONS
-    from planner.files.loading import load_device
     from planner.files.naming.precisions import BARE, WORDS
 
     formats = [load_device(name).device.formats for name in bundled("devices")]
@@ -309,7 +306,6 @@ def schedule_rows() -> list[dict[str, Any]]:
     """Every pipeline schedule: what it is, how long ranks wait, what they keep, and the frameworks whose rules let it run."""
     from costmodel.mesh.framework_rules import Span
     from costmodel.schedules import PIPELINE_SCHEDULES, SCHEDULES
-    from planner.files.loading import load_framework
 
     rules = {name: load_framework(name).framework.rules for name in bundled("frameworks")}
     # Those that say nothing about pipelines are left out: nothing is known of their schedules.

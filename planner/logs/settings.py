@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.mesh.plan import RECOMPUTE
+from planner.exporters import deepspeed, megatron
+from planner.exporters import settings as exporter_settings
 from planner.exporters.runs import Run
 from planner.files.documents import document_of
 from planner.files.naming.models import transformer_called
@@ -83,9 +85,6 @@ _NEEDS = {
 
 
 def _megatron(path: Path, text: str) -> LoggedRun:
-    from planner.exporters import megatron
-    from planner.exporters import settings as exporter_settings
-
     block = max(_ARGUMENTS.finditer(text), key=lambda match: match.start(), default=None)
     if block is None:
         return LoggedRun()
@@ -229,8 +228,6 @@ _LONGEST_CONFIG = 1 << 20
 
 
 def _deepspeed(path: Path, text: str) -> LoggedRun:
-    from planner.exporters import deepspeed
-
     found = LoggedRun()
     if match := re.search(r"\bjson = (?=\{)", text):
         try:

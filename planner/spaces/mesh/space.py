@@ -14,7 +14,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.plan import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.detail import FLOP_CONVENTION, layer_rows, mesh_links, model_flops_per_step, stage_rows
 from costmodel.mesh.framework_rules import FACTS, by_facts
 from costmodel.mesh.framework_rules import broken as broken_refusals
 from costmodel.mesh.model import MeshModel, plans_computing_s
@@ -422,8 +422,6 @@ class MeshPlanSpace(PlanSpace):
         return exact_plan(self)
 
     def tables(self, plan: MeshPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        from costmodel.mesh.detail import layer_rows, mesh_links, stage_rows
-
         return {
             "stages": tuple(stage_rows(self.model, plan)),
             "layers": tuple(layer_rows(self.model, plan)),
