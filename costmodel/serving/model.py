@@ -316,7 +316,7 @@ _PARTS_OF_PASS = ("compute_s", "tp_s", "ep_s", "pp_s", "host_s")
 
 def _chunk(model: ServingModel, batch: ServingBatch) -> tuple[IntArray, IntArray]:
     """New tokens of a prompt in a pass, and passes of a prompt: chunks are of equal length."""
-    prompt = model.workload.prompt_tokens
+    prompt = model.workload.new_tokens
     wanted = np.where(batch.prefill_chunk > 0, np.minimum(batch.prefill_chunk, prompt), prompt)
     pieces = -(-prompt // wanted)
     return -(-prompt // pieces), pieces

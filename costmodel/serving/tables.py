@@ -298,27 +298,29 @@ def _cross_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> We
 
 
 def _prompt_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
-    """A mean chunk: the pairs of the whole prompt divided by its chunks; it sees half of the prompt and half of itself on average."""
-    size, prompt = _sizes(layer, keys.tp), float(workload.first_tokens)
+    """A mean chunk: the pairs of all new tokens divided by the chunks; it sees what was cached, half of the new ones and half of itself."""
+    size, prompt, cached = _sizes(layer, keys.tp), float(workload.first_tokens), float(workload.cached_tokens)
+    new = prompt - cached
     chunk = np.maximum(keys.chunk, 1).astype(np.float64)
-    pieces = np.ceil(prompt / chunk)
-    pairs = keys.prompts * size.heads * pairs_of_positions(prompt, prompt, causal=True, window=size.window) / pieces
-    seen = 0.5 * (prompt + np.minimum(chunk, prompt))
+    pieces = np.ceil(new / chunk)
+    whole, known = (pairs_of_positions(n, n, causal=True, window=size.window) for n in (prompt, cached))
+    pairs = keys.prompts * size.heads * (whole - known) / pieces
+    seen = cached + 0.5 * (new + np.minimum(chunk, new))
     if size.window:
         seen = np.minimum(seen, size.window + chunk)
     depth = 0.5 * (size.score_dim + size.value_dim)
-    new = keys.prompts * chunk
+    rows = keys.prompts * chunk
     kernel = Kernel(
         flop=2.0 * pairs * (size.score_dim + size.value_dim),
-        elements=new * size.heads * (size.score_dim + size.value_dim),  # queries in, results out
-        gemm=(chunk, np.maximum(pairs / np.maximum(new * size.heads, 1.0), 0.5), np.full_like(chunk, depth)),
+        elements=rows * size.heads * (size.score_dim + size.value_dim),  # queries in, results out
+        gemm=(chunk, np.maximum(pairs / np.maximum(rows * size.heads, 1.0), 0.5), np.full_like(chunk, depth)),
         algorithm="attention",
         tiling="window" if 0 < size.window < prompt else "masked",
     )
     # Keys and values of the whole context are read.
-    cached = keys.prompts * seen * size.kv_heads * (size.score_dim + size.value_dim)
-    attention = WeightedKernel(kernel=kernel, weights=0.0 * chunk, cached=cached, runs=keys.prompts > 0)
-    kernels = [_entering_kernel(layer, keys, new), attention]
+    read = keys.prompts * seen * size.kv_heads * (size.score_dim + size.value_dim)
+    attention = WeightedKernel(kernel=kernel, weights=0.0 * chunk, cached=read, runs=keys.prompts > 0)
+    kernels = [_entering_kernel(layer, keys, rows), attention]
     if layer.kind == "latent_attention":
         kernels.append(_expand_earlier(layer, keys, size, seen - chunk))
     return kernels
@@ -334,7 +336,7 @@ def _entering_kernel(layer: Layer, keys: PassKeys, new: FloatArray) -> WeightedK
 
 
 def _expand_earlier(layer: Layer, keys: PassKeys, size: _AttentionSizes, earlier: FloatArray) -> WeightedKernel:
-    """Keys and values of all heads made again from the compressed cache of earlier chunks."""
+    """Keys and values of all heads made again from the compressed cache of earlier chunks and requests."""
     p = layer.params
     rank = float(layer.input_shapes[2][0] - p.rope_dim)
     rows = keys.prompts * np.maximum(earlier, 0.0)

@@ -97,6 +97,8 @@ class ServingWorkload:
         Requests come at a rate of their own; None: as many are in flight as there are places, as ``load`` says.
     prompt_variation, output_variation : float
         Coefficients of variation of the lengths, which have a gamma distribution.
+    prefix_cached : float
+        Share of a prompt's tokens whose keys and values are in the cache already, from earlier requests that began alike.
     load : str
         "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random. "benchmark": they are
         of equal length, and the first come at once, ten to each place. "backlog": they are of equal length, and more wait than there
@@ -107,7 +109,7 @@ class ServingWorkload:
     Raises
     ------
     ServingError
-        A length below 1, or a variation below 0.
+        A length below 1, a variation below 0, or a share of cached prefixes that is no share, or beside an encoder.
     """
 
     graph: Graph
@@ -121,6 +123,7 @@ class ServingWorkload:
     arrivals: Arrivals | None = None
     prompt_variation: float = 0.0
     output_variation: float = 0.0
+    prefix_cached: float = 0.0
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,11 +133,34 @@ class ServingWorkload:
                 raise ServingError(f"the {name} has {value} tokens; at least 1 is needed")
         _check_variation("lengths of prompts", self.prompt_variation)
         _check_variation("lengths of answers", self.output_variation)
+        if not 0.0 <= self.prefix_cached <= 1.0:
+            raise ServingError(f"{self.prefix_cached:g} of a prompt's tokens are in the cache; it must be from 0 to 1")
+        if self.prefix_cached and self.encoder:
+            raise ServingError(
+                "an encoder reads whole prompts: no part of one is found in the cache of earlier requests"
+            )
 
     @property
     def later_tokens(self) -> int:
         """Tokens of one request that decoding passes make: all but the first."""
         return self.output_tokens - 1
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of a prompt whose keys and values are there before it comes; at least its last one is computed, for the first answer.
+
+        >>> from costmodel.network.graph import Graph
+        >>> graph = Graph(name="g", layers=(), edges=())
+        >>> work = ServingWorkload(graph=graph, prompt_tokens=100, output_tokens=3, prefix_cached=0.4)
+        >>> work.cached_tokens, work.new_tokens
+        (40, 60)
+        """
+        return min(round(self.prefix_cached * self.prompt_tokens), self.prompt_tokens - 1)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of a prompt that passes compute."""
+        return self.prompt_tokens - self.cached_tokens
 
     @property
     def first_tokens(self) -> int:

@@ -565,6 +565,17 @@ class _Requests(TypedDict, total=False):
             read=Values.variation,
         ),
     ]
+    prefix_cached: Annotated[
+        float | str | None,
+        Option(
+            "--prefix-cached",
+            "X",
+            "Share of a prompt's tokens that the cache has from earlier requests (prefix caching): 0.4 or 40%. Default: 0.",
+            panel=SERVING,
+            rare=True,
+            read=Values.part,
+        ),
+    ]
     requests: Annotated[
         str | os.PathLike[str] | None,
         Option(

@@ -104,6 +104,10 @@ class Values:
         """Read an efficiency, above 0 and at most 1 (as a number or in percent)."""
         return self._real(label, value, "above 0 and at most 1", lambda found: 0 < found <= 1, 1.0)
 
+    def part(self, label: str, value: Any) -> float:
+        """Read a share that may be none or all (as a number or in percent)."""
+        return self._real(label, value, "from 0 to 1 (100 %)", lambda found: 0 <= found <= 1, 0.0)
+
     def chance(self, label: str, value: Any) -> float:
         """Read a chance, above 0 and below 1 (as a number or in percent)."""
         return self._real(label, value, "above 0 and below 1 (100 %)", lambda found: 0 < found < 1, 0.5)

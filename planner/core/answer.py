@@ -59,6 +59,7 @@ class ServingLoad:
     arrival_cv: float | None = None
     prompt_cv: float | None = None
     output_cv: float | None = None
+    prefix_cached: float | None = None
     max_ttft: TimeLimit | None = None
     max_tpot: TimeLimit | None = None
 

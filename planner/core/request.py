@@ -276,6 +276,7 @@ class Request:
     )
     prompt_cv: float | None = None
     output_cv: float | None = None
+    prefix_cached: float | None = None  # share of a prompt's tokens
     requests: str | None = None  # a file of requests that were served: what of these is not given
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
     disaggregate: Literal["auto", "yes", "no"] | None = None  # whether GPUs of their own read the prompts
@@ -322,6 +323,7 @@ class Request:
             "--arrival-cv": self.arrival_cv,
             "--prompt-cv": self.prompt_cv,
             "--output-cv": self.output_cv,
+            "--prefix-cached": self.prefix_cached,
             "--requests": self.requests,
             "--disaggregate": self.disaggregate,
             "--prefill-device": self.prefill_device,

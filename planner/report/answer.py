@@ -87,6 +87,7 @@ _MATTER = (
     "precision",
     "weights",
     "keys and values",
+    "prefix cached",
     "optimizer",
     "adapters",
     "loads of experts",

@@ -87,6 +87,11 @@ def request_keys(**more: Any) -> dict[str, Any]:
         "arrival_cv": key(variation, "Coefficient of variation of the times between requests; null: 1.", **more),
         "prompt_cv": key(variation, "Coefficient of variation of the lengths of prompts; null: 0.", **more),
         "output_cv": key(variation, "Coefficient of variation of the lengths of answers; null: 0.", **more),
+        "prefix_cached": key(
+            Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None,
+            "Share of a prompt's tokens that are in the cache when it comes; null: 0.",
+            **more,
+        ),
     }
 
 

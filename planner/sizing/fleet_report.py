@@ -102,7 +102,7 @@ def _blocks(fleets: Fleets, exported: object) -> list[Block]:
 def _plan(fleet: Fleet) -> str:
     """Replicas of one plan."""
     plan = dataclasses.replace(fleet.best.plan, dp=fleet.unit)
-    one = serving_plan_in_words(plan, fleet.space.model.workload.prompt_tokens)
+    one = serving_plan_in_words(plan, fleet.space.model.workload.new_tokens)
     spares = (fleet.replicas - fleet.best.plan.dp) // fleet.unit
     spare = f" ({spares} spare)" if spares else ""
     return f"{_counted(fleet, fleet.replicas)}{spare}, each {one}"

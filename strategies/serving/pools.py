@@ -149,7 +149,7 @@ def reads_apart(settings: ServingSettings) -> bool:
 
 def has_pairs(model: ServingModel, settings: ServingSettings) -> bool:
     """Whether two legal pools fit on the GPUs together, whatever memory they need."""
-    readers = _reader_plans(model.shape, model.workload.prompt_tokens, settings)
+    readers = _reader_plans(model.shape, model.workload.new_tokens, settings)
     decoders = _decoder_plans(model.shape, settings)
     sizes = decoders.tp * decoders.pp * (decoders.dp if "dp" in settings.degrees else decoders.sharing)
     return bool(len(readers) and len(decoders)) and int(readers.workers.min() + sizes.min()) <= settings.max_workers
@@ -258,7 +258,7 @@ def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -
 
 def _readers(model: ServingModel, settings: ServingSettings) -> _Readers:
     """All prefill pools that are legal."""
-    plans = _reader_plans(model.shape, model.workload.prompt_tokens, settings)
+    plans = _reader_plans(model.shape, model.workload.new_tokens, settings)
     if not len(plans):
         none = np.zeros(0)
         return _Readers(plans=plans, gpus=plans.workers, fits=none > 0, keeps=none > 0, alone_s=none, most_per_s=none)

@@ -109,7 +109,10 @@ _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
 
 
 def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings) -> ServingBatch:
-    """Every legal choice of degrees and of reading prompts with the least number of sequences, equal module costs beside each other."""
+    """Every legal choice of degrees and of reading prompts with the least number of sequences, equal module costs beside each other.
+
+    ``prompt_tokens``: those that passes compute.
+    """
     prefills = list(prefills_of(prompt_tokens, settings.degrees))
     found = [
         ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
@@ -235,7 +238,7 @@ def search_serving(
     """
     clock = Clock(limit_s=settings.wall_s)
     outcome = ServingOutcome()
-    outline = outlines(model.shape, model.workload.prompt_tokens, settings)
+    outline = outlines(model.shape, model.workload.new_tokens, settings)
     numbers = numbers_of(outline, settings)
     has_rate = model.workload.arrivals is not None
     outcome.space_size = sum(len(n[:1]) if has_rate else len(n) for n in numbers)

@@ -50,7 +50,7 @@ class ServingDiagnosis(Diagnosis):
 
     def is_empty(self, fixed: MeshRestriction) -> bool:
         settings = dataclasses.replace(self.settings, degrees=fixed.degrees)
-        outline = outlines(self.space.shape, self.space.model.workload.prompt_tokens, settings)
+        outline = outlines(self.space.shape, self.space.model.workload.new_tokens, settings)
         if reads_apart(settings) and has_pairs(self.space.model, settings):
             return False
         if not reads_shared(settings):

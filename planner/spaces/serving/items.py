@@ -10,7 +10,7 @@ from costmodel.fields import labels_of
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate
-from planner.core.numbers import counted, duration_text, significant
+from planner.core.numbers import counted, duration_text, percent, significant
 from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
@@ -46,7 +46,8 @@ class ServedItem(Item):
         assert load is not None, "what serves has requests"
         question = {
             **{name: text for name, text in fields["question"].items() if name not in _OF_TRAINING},
-            "prompt tokens": f"{load.prompt_tokens:,}",
+            "prompt tokens": f"{load.prompt_tokens:,}"
+            + (f", {percent(load.prefix_cached)} of them cached" if load.prefix_cached else ""),
             "output tokens": f"{load.output_tokens:,}",
             "format of keys and values": load.kv_precision,
         }

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
 
-def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) -> str:
-    """Write a plan for people; what is neutral is left out. Prompts of so many tokens or fewer are read whole.
+def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> str:
+    """Write a plan for people; what is neutral is left out. Chunks of ``new_tokens`` or more are whole prompts.
 
     >>> serving_plan_in_words(ServingPlan(tp=4, pp=2, dp=2, max_batch=64, prefill_chunk=512))
     'tp 4, pp 2, 2 replicas, 64 sequences each, prompts in chunks of 512'
@@ -39,7 +39,7 @@ def serving_plan_in_words(plan: ServingPlan, prompt_tokens: float = math.inf) ->
         words.append(f"{plan.dp} replicas")
     sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
     words = [*(words or ["one GPU"]), sequences]
-    if plan.prefill_chunk >= prompt_tokens and not plan.prefill_dp:
+    if plan.prefill_chunk >= new_tokens and not plan.prefill_dp:
         words.append("prompts whole beside decoding")
     elif plan.prefill_chunk:
         words.append(f"prompts in chunks of {plan.prefill_chunk}")

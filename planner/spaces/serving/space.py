@@ -117,6 +117,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             arrivals=_arrivals(request),
             prompt_variation=request.prompt_cv or 0.0,
             output_variation=request.output_cv or 0.0,
+            prefix_cached=request.prefix_cached or 0.0,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
         if request.prefill_device is not None:
@@ -217,6 +218,7 @@ class ServingPlanSpace(PlanSpace):
             arrival_cv=request.arrival_cv,
             prompt_cv=request.prompt_cv,
             output_cv=request.output_cv,
+            prefix_cached=request.prefix_cached,
             max_ttft=request.max_ttft,
             max_tpot=request.max_tpot,
         )
@@ -422,7 +424,7 @@ class ServingPlanSpace(PlanSpace):
                 RankedPlan(
                     plan=plan,
                     family=family_of_serving_plan(plan),
-                    summary=serving_plan_in_words(plan, self.model.workload.prompt_tokens),
+                    summary=serving_plan_in_words(plan, self.model.workload.new_tokens),
                     workers=plan.workers,
                     bottleneck=kernels[n] if longest == "decode_compute_s" else declared[longest].label,
                     declared=declared,
@@ -499,6 +501,7 @@ class ServingPlanSpace(PlanSpace):
             dataclasses.replace(known["precision"], name="weights"),
             Assumption(name="keys and values", value=self.kv_precision, source=request.source_of("kv", "default")),
             memory,
+            *self._cached_assumption(),
             *(
                 [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
                 if workload.encoder
@@ -506,6 +509,15 @@ class ServingPlanSpace(PlanSpace):
             ),
             self._load_assumption(),
         )
+
+    def _cached_assumption(self) -> list[Assumption]:
+        workload = self.model.workload
+        if not workload.prefix_cached:
+            return []
+        value = f"{workload.cached_tokens:,} of {workload.prompt_tokens:,} tokens of a prompt"
+        return [
+            Assumption(name="prefix cached", value=value, source=self.request.source_of("prefix_cached", "default"))
+        ]
 
     def _load_assumption(self) -> Assumption:
         request, arrivals = self.request, self.model.workload.arrivals
@@ -609,7 +621,7 @@ class ServingPlanSpace(PlanSpace):
         if {"prefill_chunk", "prefill_batch"} & set(values):
             return []
         workload = self.model.workload
-        engine, prompt = workload.framework.defaults, workload.prompt_tokens
+        engine, prompt = workload.framework.defaults, workload.new_tokens
         equal = workload.output_tokens if workload.load == "benchmark" else None
         chunk, together = (
             engine.prefill_apart(prompt)

@@ -22,7 +22,7 @@ MOST = 12  # sequences per replica
 
 def product(model: ServingModel, settings: ServingSettings) -> ServingBatch:
     """Every pair of pools with the most replicas, whole prompts, and every number of sequences."""
-    most, prompt = settings.max_workers, model.workload.prompt_tokens
+    most, prompt = settings.max_workers, model.workload.new_tokens
     degrees = range(1, most + 1)
     sides = list(itertools.product(degrees, degrees, (1, 2, 3, 4), (1, 2, 3, 4)))
     readers = [

@@ -43,7 +43,11 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
         per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9])
     )
     work = ServingWorkload(
-        graph=graph, prompt_tokens=rng.choice([64, 300, 600]), output_tokens=rng.choice([1, 8, 100]), context_bytes=0
+        graph=graph,
+        prompt_tokens=rng.choice([64, 300, 600]),
+        output_tokens=rng.choice([1, 8, 100]),
+        context_bytes=0,
+        prefix_cached=0.4 * (seed % 3 == 1),
     )
     model = ServingModel.build(work, where, ServingAssumptions())
     settings = ServingSettings(
@@ -68,7 +72,7 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
 def brute_force(model: ServingModel, settings: ServingSettings) -> list[ServingPlan]:
     """Every combination of small numbers that breaks no rule, with full groups and the ways to read prompts of the space."""
     shape = NetworkShape.of(model.workload.graph, model.modules, 1)
-    prompt, most = model.workload.prompt_tokens, settings.max_workers
+    prompt, most = model.workload.new_tokens, settings.max_workers
     degrees = range(1, most + 1)
     found = []
     for tp, pp, ep, etp, dp in itertools.product(degrees, degrees, degrees, degrees, degrees):
