@@ -40,8 +40,9 @@ code with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -80,6 +81,14 @@ class Curve:
     sizes: FloatArray
     values: FloatArray
     row: IntArray
+
+    @classmethod
+    def joined(cls, curves: Sequence[Curve]) -> Curve:
+        """The plans of several curves at the same sizes, one after the other."""
+        before = np.cumsum([0, *(curve.values.shape[1] for curve in curves)])
+        rows = [curve.row + start for curve, start in zip(curves, before[:-1], strict=True)]
+        values = np.concatenate([curve.values for curve in curves], axis=1)
+        return cls(sizes=curves[0].sizes, values=values, row=np.concatenate(rows))
 
     def at(self, size: FloatArray) -> FloatArray:
         """Seconds at a size of each plan; outside the sizes, those of the nearest."""
@@ -148,6 +157,16 @@ class Server:
     passes: Passes
     sharing: IntArray | int = 1
     apart: float = 1.0
+
+    def take(self, rows: IntArray) -> Server:
+        """Some of the plans."""
+        curves = {item.name: getattr(self.passes, item.name) for item in fields(Passes)}
+        taken = {name: curve and replace(curve, row=curve.row[rows]) for name, curve in curves.items()}
+        names = ("places", "most", "pieces", "groups", "is_beside", "decode_passes", "sharing")
+        arrays: dict[str, Any] = {
+            name: value[rows] for name in names if isinstance(value := getattr(self, name), np.ndarray)
+        }
+        return replace(self, **arrays, passes=replace(self.passes, **taken))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,13 +566,22 @@ def ahead_of(stream: Stream, busy: FloatArray) -> FloatArray:
     return np.where(busy < 1.0, low, 1.0)
 
 
-def open_loop(server: Server, stream: Stream) -> OpenLoop:
+def open_loop(
+    server: Server,
+    stream: Stream,
+    most: FloatArray | None = None,
+    percentiles: Collection[str] = PERCENTILES,
+) -> OpenLoop:
     """Find how full a server is at a rate, and what its requests wait for.
 
     Parameters
     ----------
     server : Server
     stream : Stream
+    most : array (n,), optional
+        What `most_per_s` says, where that is known.
+    percentiles : collection of str
+        Those that are worked out.
 
     Examples
     --------
@@ -573,7 +601,8 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
     [0.1, 0.01, 0.00048, 0.01, 64.0]
     """
     rate, places = stream.rate_per_s, server.places.astype(np.float64)
-    most = most_per_s(server, stream)
+    if most is None:
+        most = most_per_s(server, stream)
     fits = rate < most * _BUSIEST
     safe = Stream(
         rate_per_s=np.where(fits, rate, 0.5 * most),
@@ -581,14 +610,14 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
         prompt_variation=stream.prompt_variation,
         output_variation=stream.output_variation,
     )
-    found, (first, token, request) = _served(server, safe, most)
+    found, (first, token, request) = _served(server, safe, most, percentiles)
     seconds = {name: np.where(fits, value, np.inf) for name, value in found.items() if name.endswith("_s")}
-    percentiles = {name: seconds.pop(name) for name in PERCENTILES}
+    ends = {name: seconds.pop(name) for name in PERCENTILES if name in percentiles}
     numbers = {name: np.where(fits, found[name], places) for name in ("occupied", "decoded")}
     return OpenLoop(
         most_per_s=most,
         own=found["own"],
-        percentiles=percentiles,
+        percentiles=ends,
         first=first,
         token=token,
         request=request,
@@ -598,7 +627,7 @@ def open_loop(server: Server, stream: Stream) -> OpenLoop:
 
 
 def _served(
-    server: Server, stream: Stream, most: FloatArray
+    server: Server, stream: Stream, most: FloatArray, percentiles: Collection[str]
 ) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
     rate, tokens = stream.rate_per_s, server.later_tokens
     by_present = _Held.of(server, stream)
@@ -609,9 +638,9 @@ def _served(
     prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
     queue = _queue_s(server, stream, now, crowd.none)
     token = (crowd.present / rate - prompt_s) / tokens if tokens else np.zeros_like(rate)
-    percentiles, varying = _percentiles(server, stream, now, own, crowd, queue, token)
+    ends, varying = _percentiles(server, stream, now, own, crowd, queue, token, percentiles)
     found = {
-        **percentiles,
+        **ends,
         "occupied": crowd.present,
         "decoded": decoded,
         "place_s": crowd.place_s,
@@ -703,8 +732,9 @@ def _percentiles(
     crowd: _Crowd,
     queue_s: FloatArray,
     token_s: FloatArray,
+    names: Collection[str],
 ) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
-    """Percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`, and how they are distributed."""
+    """Some percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`, and how they are distributed."""
     rate, square, tokens = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.later_tokens
     meets = np.clip(1.0 - crowd.none, 1e-6, 1.0)
     # The pass under way: uniform in one as arrivals see it; then prompts before one's own, and with it.
@@ -751,7 +781,7 @@ def _percentiles(
         )
         lengths = gamma(tokens * token_s, stream.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * token.variance)
-    return columns(first.quantile, token, request), (first, token, request)
+    return columns(first.quantile, token, request, names), (first, token, request)
 
 
 def _even_s(stream: Stream, places: FloatArray, taken: FloatArray) -> FloatArray:

@@ -11,7 +11,7 @@ modules they add up to the parts of a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
-from costmodel.serving.arrivals import Curve, Passes, Server, Stream, open_loop
+from costmodel.serving.arrivals import Curve, Passes, Server, Stream, most_per_s, open_loop
+from costmodel.serving.percentiles import PERCENTILES
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.pools import of_both_kinds, pool_times, prefill_memory, reader_of
 from costmodel.serving.queue import FullTimes, Reading, full_percentiles, queue_s, waits_in_step
@@ -176,8 +177,13 @@ class ServingModel:
         """
         return ServingCosts(**self.times(batch, rates_per_replica), **self._filled(batch))
 
-    def times(self, batch: ServingBatch, rates_per_replica: FloatArray | None = None) -> dict[str, FloatArray]:
-        """Times and rates alone, by their names in `ServingCosts`; parameters as of `evaluate`.
+    def times(
+        self,
+        batch: ServingBatch,
+        rates_per_replica: FloatArray | None = None,
+        percentiles: Collection[str] = PERCENTILES,
+    ) -> dict[str, FloatArray]:
+        """Times and rates alone, by their names in `ServingCosts`; parameters as of `evaluate`, and the percentiles that are needed.
 
         Times are inf where a replica gets as many requests as it can serve, or more.
 
@@ -190,8 +196,7 @@ class ServingModel:
         if rates_per_replica is None and arrivals is None:
 
             def full(rows: IntArray) -> dict[str, FloatArray]:
-                plans = batch.take(rows)
-                return _full_times(self, plans, self.layouts_of(plans))
+                return _full_times(self, batch.take(rows), percentiles)
 
             return of_both_kinds(batch, full, lambda rows: pool_times(self, batch.take(rows)))
         arrivals = arrivals or Arrivals(1.0)
@@ -209,12 +214,16 @@ class ServingModel:
 
         def shared(rows: IntArray) -> dict[str, FloatArray]:
             plans = batch.take(rows)
-            return _open_times(self, plans, self.layouts_of(plans), each.take(rows))
+            return self.replicas(plans).at(each.take(rows), plans.dp, percentiles)
 
         def apart(rows: IntArray) -> dict[str, FloatArray]:
             return pool_times(self, batch.take(rows), (whole.take(rows), each.take(rows)))
 
         return of_both_kinds(batch, shared, apart)
+
+    def replicas(self, batch: ServingBatch) -> Replicas:
+        """Their passes timed, for requests at any rate; no plan of two pools."""
+        return Replicas.of(batch, self)
 
     def decode_passes(self, batch: ServingBatch) -> FloatArray:
         """Decoding passes of one request of each plan, (n,)."""
@@ -385,8 +394,8 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
     return _keys(batch, zero, zero, batch.group_batch), _keys(batch, together, chunk, beside)
 
 
-def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
-    work = model.workload
+def _full_times(model: ServingModel, batch: ServingBatch, percentiles: Collection[str]) -> dict[str, FloatArray]:
+    work, layouts = model.workload, model.layouts_of(batch)
     reading = _reading(model, batch)
     pieces, tokens = reading.pieces, work.later_tokens
     decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
@@ -420,6 +429,7 @@ def _full_times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays)
                 prompt_variation=work.prompt_variation,
                 output_variation=work.output_variation,
             ),
+            percentiles,
         ),
         **_parts(model, decode, tpot),
         "queue_s": queue,
@@ -485,11 +495,130 @@ def _powers(most: int, base: float) -> FloatArray:
     return np.unique(np.ceil(base ** np.arange(count) - 1e-9))
 
 
-def _open_times(
-    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, stream: Stream
-) -> dict[str, FloatArray]:
-    """Times at a rate. Passes are costed at some numbers of sequences, once for all plans that share degrees, with lines between."""
-    work, (chunk, pieces), mixed = model.workload, _chunk(model, batch), _is_mixed(model, batch)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Replicas of plans with their passes timed, whatever the rate at which requests come and however many replicas share it.
+
+    Attributes
+    ----------
+    model : ServingModel
+    batch : ServingBatch
+    server : Server
+    decode, one, several : mapping of str to Curve
+        Passes without prompts, with one, and with as many as a pass reads at most.
+    most_per_s : array (n,)
+        Requests per second that one of them can serve.
+    """
+
+    model: ServingModel
+    batch: ServingBatch
+    server: Server
+    decode: Mapping[str, Curve]
+    one: Mapping[str, Curve]
+    several: Mapping[str, Curve]
+    most_per_s: FloatArray
+
+    @classmethod
+    def of(cls, batch: ServingBatch, *models: ServingModel) -> Replicas:
+        """Replicas of all plans under one model after the other; these differ in their constants alone."""
+        first = models[0]
+        work, mixed, sharing = first.workload, _is_mixed(first, batch), batch.sharing
+        found = [_curves_of(model, batch) for model in models]
+        decode, one, several = (
+            {name: Curve.joined([curves[kind][name] for curves in found]) for name in found[0][kind]}
+            for kind in range(3)
+        )
+        held_up = Curve.joined([_held_up(*curves[:2], batch) for curves in found]) if np.any(sharing > 1) else None
+        batch = batch.take(np.tile(np.arange(len(batch)), len(models)))
+        server = Server(
+            places=batch.max_batch,
+            most=batch.prefill_batch,
+            pieces=_chunk(first, batch)[1],
+            groups=batch.groups,
+            is_beside=np.tile(mixed, len(models)),
+            decode_passes=first.decode_passes(batch),
+            later_tokens=work.later_tokens,
+            passes=Passes(
+                decode=decode["slowest_s"],
+                decode_through=decode["through_s"],
+                one=one["slowest_s"],
+                one_through=one["through_s"],
+                most=several["slowest_s"],
+                most_through=several["through_s"],
+                held_up=held_up,
+            ),
+            sharing=batch.sharing,
+            apart=1.0 - first.assumptions.prompts_in_step,
+        )
+        alone = Stream(rate_per_s=np.zeros(len(batch)), prompt_variation=work.prompt_variation)
+        return cls(
+            model=first,
+            batch=batch,
+            server=server,
+            decode=decode,
+            one=one,
+            several=several,
+            most_per_s=most_per_s(server, alone),
+        )
+
+    def take(self, rows: IntArray) -> Replicas:
+        """Some of them."""
+
+        def taken(curves: Mapping[str, Curve]) -> dict[str, Curve]:
+            return {name: replace(curve, row=curve.row[rows]) for name, curve in curves.items()}
+
+        return replace(
+            self,
+            batch=self.batch.take(rows),
+            server=self.server.take(rows),
+            decode=taken(self.decode),
+            one=taken(self.one),
+            several=taken(self.several),
+            most_per_s=self.most_per_s[rows],
+        )
+
+    def times(
+        self, arrivals: Arrivals, dp: IntArray | None = None, percentiles: Collection[str] = PERCENTILES
+    ) -> dict[str, FloatArray]:
+        """Times and rates where requests come to so many replicas, those of the plans unless stated, by their names in `ServingCosts`."""
+        dp = self.batch.dp if dp is None else dp
+        return self.at(self.stream(*arrivals.of_replicas(dp)), dp, percentiles)
+
+    def stream(self, rate_per_s: FloatArray, variation: FloatArray) -> Stream:
+        """So many requests per second for each replica, the times between which vary so much."""
+        work = self.model.workload
+        return Stream(
+            rate_per_s=np.maximum(rate_per_s, 1e-9),
+            variation=variation,
+            prompt_variation=work.prompt_variation,
+            output_variation=work.output_variation,
+        )
+
+    def at(self, stream: Stream, dp: IntArray, percentiles: Collection[str] = PERCENTILES) -> dict[str, FloatArray]:
+        """The same where these requests come to each replica."""
+        batch, mixed = self.batch, self.server.is_beside
+        result = open_loop(self.server, stream, self.most_per_s, percentiles)
+        size = result.decoded / np.clip(result.decoded, 1.0, batch.groups)
+        share = (result.own - 1.0) / np.maximum(batch.prefill_batch - 1.0, 1.0)
+        own, plain = _between(_at(self.one, size), _at(self.several, size), share), _at(self.decode, size)
+        earlier, queue = (self.server.pieces - 1) * own.slowest_s, result.place_s + result.queue_s
+        pause = np.where(mixed, own.through_s, plain.through_s + np.where(batch.max_batch > 1, own.slowest_s, 0.0))
+        served = np.asarray(dp * np.minimum(stream.rate_per_s, result.most_per_s), dtype=np.float64)
+        return {
+            **_figures(self.model, queue + own.through_s + earlier, result.token_s, pause, served),
+            "most_requests_per_s": dp * result.most_per_s,
+            "occupied_places": result.occupied,
+            **result.percentiles,
+            **_parts(self.model, plain, result.token_s),
+            "queue_s": queue,
+            **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},
+            "earlier_chunks_s": earlier,
+        }
+
+
+def _curves_of(model: ServingModel, batch: ServingBatch) -> tuple[dict[str, Curve], dict[str, Curve], dict[str, Curve]]:
+    """Passes without prompts, with one, and with as many as are read: at some numbers of sequences, once for plans of equal degrees."""
+    layouts, (chunk, _), mixed = model.layouts_of(batch), _chunk(model, batch), _is_mixed(model, batch)
     most = int(batch.group_batch.max(initial=1))
     sizes, few = _powers(most, math.sqrt(2.0)), np.concatenate([[0.0], _powers(most, 4.0)])
     first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp)
@@ -505,55 +634,19 @@ def _open_times(
     )
     found = _passes(model, shapes, layouts.take(first), kinds)
     one, several = (_curves(part, few, row) for part in (found[: len(few)], found[len(few) :]))
-    server = Server(
-        places=batch.max_batch,
-        most=batch.prefill_batch,
-        pieces=pieces,
-        groups=batch.groups,
-        is_beside=mixed,
-        decode_passes=model.decode_passes(batch),
-        later_tokens=work.later_tokens,
-        passes=Passes(
-            decode=decode["slowest_s"],
-            decode_through=decode["through_s"],
-            one=one["slowest_s"],
-            one_through=one["through_s"],
-            most=several["slowest_s"],
-            most_through=several["through_s"],
-            held_up=_held_up(decode, one, shapes.pp, first) if np.any(batch.sharing > 1) else None,
-        ),
-        sharing=batch.sharing,
-        apart=1.0 - model.assumptions.prompts_in_step,
-    )
-    result = open_loop(server, stream)
-    size = result.decoded / np.clip(result.decoded, 1.0, batch.groups)
-    share = (result.own - 1.0) / np.maximum(batch.prefill_batch - 1.0, 1.0)
-    own, plain = _between(_at(one, size), _at(several, size), share), _at(decode, size)
-    earlier, queue = (pieces - 1) * own.slowest_s, result.place_s + result.queue_s
-    pause = np.where(mixed, own.through_s, plain.through_s + np.where(batch.max_batch > 1, own.slowest_s, 0.0))
-    served = np.asarray(batch.dp * np.minimum(stream.rate_per_s, result.most_per_s), dtype=np.float64)
-    return {
-        **_figures(model, queue + own.through_s + earlier, result.token_s, pause, served),
-        "most_requests_per_s": batch.dp * result.most_per_s,
-        "occupied_places": result.occupied,
-        **result.percentiles,
-        **_parts(model, plain, result.token_s),
-        "queue_s": queue,
-        **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},
-        "earlier_chunks_s": earlier,
-    }
+    return decode, one, several
 
 
-def _held_up(decode: Mapping[str, Curve], one: Mapping[str, Curve], pp: IntArray, first: IntArray) -> Curve:
+def _held_up(decode: Mapping[str, Curve], one: Mapping[str, Curve], batch: ServingBatch) -> Curve:
     """What a pass with a prompt takes longer than one without, but for experts, of which stages hold about the same."""
     curve = one["slowest_s"]
-    shape = decode["slowest_s"].row[first]
+    first = np.unique(curve.row, return_index=True)[1]
 
     def longer(name: str) -> FloatArray:
-        plain = replace(decode[name], row=shape)
-        return one[name].values - np.stack([plain.at(np.full(len(shape), size)) for size in curve.sizes])
+        plain = replace(decode[name], row=decode[name].row[first])
+        return one[name].values - np.stack([plain.at(np.full(len(first), size)) for size in curve.sizes])
 
-    return replace(curve, values=longer("slowest_s") - longer("expert_s") / pp)
+    return replace(curve, values=longer("slowest_s") - longer("expert_s") / batch.pp[first])
 
 
 def _cycle_s(
@@ -678,12 +771,24 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
     )
     timer = replace(
         model.timer,
-        groups=GroupTimes(cluster=cluster, in_engines=True),
+        groups=model.timer.groups.changed(cluster, model.timer.groups.assumptions),
         assumptions=assumptions,
         device=replace(cluster.device, launch_overhead_s=overhead_s),
     )
     apart = model.prefill_cluster and cluster_with(model.prefill_cluster, values)
     return replace(model, cluster=cluster, prefill_cluster=apart, timer=timer, assumptions=assumptions)
+
+
+def times_with(
+    model: ServingModel, batch: ServingBatch, values: Sequence[Mapping[str, float]]
+) -> list[dict[str, FloatArray]]:
+    """Times and rates without percentiles, as of `ServingModel.times`, with one set of factors after the other."""
+    models, arrivals = [serving_model_with(model, each) for each in values], model.workload.arrivals
+    if arrivals is None or not models:
+        return [changed.times(batch, percentiles=()) for changed in models]
+    times = Replicas.of(batch, *models).times(arrivals, percentiles=())
+    parts = {name: np.split(column, len(models)) for name, column in times.items()}
+    return [{name: columns[n] for name, columns in parts.items()} for n in range(len(models))]
 
 
 def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[dict[str, object]]:

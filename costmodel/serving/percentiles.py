@@ -13,7 +13,7 @@ exponential time, and the others wait for a pass. Its quantiles are found by bis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -179,8 +179,14 @@ def columns(
     ttft: Callable[[float], FloatArray],
     tpot: Moments | Callable[[float], FloatArray],
     request: Moments | Callable[[float], FloatArray],
+    names: Collection[str] = PERCENTILES,
 ) -> dict[str, FloatArray]:
-    """The columns of `PERCENTILES`."""
+    """Some columns of `PERCENTILES`."""
     given = {"ttft": ttft, "tpot": tpot, "request": request}
     times = {name: of.quantile if isinstance(of, Moments) else of for name, of in given.items()}
-    return {f"{time}_{name}_s": at(share) for time, at in times.items() for name, share in SHARES.items()}
+    return {
+        column: at(share)
+        for time, at in times.items()
+        for name, share in SHARES.items()
+        if (column := f"{time}_{name}_s") in names
+    }

@@ -33,12 +33,13 @@ formula L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). The 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.serving.percentiles import Moments, columns, gamma, shorter_answers
+from costmodel.serving.percentiles import PERCENTILES, Moments, columns, gamma, shorter_answers
 from costmodel.serving.workload import Load
 
 # Requests per place of a benchmark: InferenceX sends ten times as many as are in flight.
@@ -262,7 +263,11 @@ class FullTimes:
 
 
 def full_percentiles(
-    reading: Reading, decode_s: FloatArray, prefill_s: FloatArray, times: FullTimes
+    reading: Reading,
+    decode_s: FloatArray,
+    prefill_s: FloatArray,
+    times: FullTimes,
+    names: Collection[str] = PERCENTILES,
 ) -> dict[str, FloatArray]:
     """Percentiles of the times of a full server, by their names in `costmodel.serving.percentiles.PERCENTILES`.
 
@@ -275,6 +280,8 @@ def full_percentiles(
     decode_s, prefill_s : array
         As of `queue_s`.
     times : FullTimes
+    names : collection of str
+        Those that are worked out.
 
     Examples
     --------
@@ -296,7 +303,7 @@ def full_percentiles(
         def first(share: float) -> FloatArray:
             return _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
 
-        return columns(first, token, lambda share: first(share) + times.later_tokens * times.tpot_s)
+        return columns(first, token, lambda share: first(share) + times.later_tokens * times.tpot_s, names)
     base_s = np.where(reading.is_beside, decode_s, 0.0)
     added_s = np.maximum(prefill_s - base_s, 0.0) / reading.together
     prompt_s = np.minimum(reading.pieces * added_s, times.ttft_s - times.queue_s)
@@ -316,7 +323,7 @@ def full_percentiles(
         token = replace(token, variance=variance, third=each * variance * shorter)
         lengths = gamma(decoding_s, times.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * each**2 * met)
-    return columns(first_token.quantile, token, request)
+    return columns(first_token.quantile, token, request, names)
 
 
 def _equal_first_s(

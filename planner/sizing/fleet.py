@@ -20,7 +20,7 @@ from planner.core.answer import Answer, RankedPlan
 from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
 from planner.core.request import Request
 from planner.sizing.search import ClusterFacts, charged_gpus
-from strategies.serving.search import binding, fewest_replicas, largest_rate, with_rate
+from strategies.serving.search import binding, fewest_replicas, for_rate, largest_rate
 
 if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
@@ -155,9 +155,9 @@ class Fleet:
     def replicas_by_hour(self) -> tuple[int, ...]:
         """Replicas that each hour needs, with the spare ones."""
         found: dict[float, int] = {}
+        timed, settings = self.space.model.replicas(self.batch), self.space.settings()
         for rate in set(self.hours):
-            model = with_rate(self.space.model, rate) if rate else None
-            least = None if model is None else fewest_replicas(model, self.batch, self.space.settings())
+            least = fewest_replicas(for_rate(timed, rate), self.batch, settings) if rate else None
             found[rate] = (self.unit if least is None else int(least.dp[0])) + self.spares * self.unit
         return tuple(min(found[rate], self.replicas) for rate in self.hours)
 
@@ -245,12 +245,15 @@ def _smallest(fleet: Fleet) -> Fleet:
 
     Of several with as many GPUs, the surest to keep the limits.
     """
-    candidates = fleet.space.outcome_of(_CANDIDATES, None).candidates
+    # What needs no more GPUs with its spare replicas has no more without them.
+    candidates = fleet.space.searched_up_to(min(fleet.gpus, fleet.facts.most), _CANDIDATES).candidates
     plans = [plan for c in candidates if not (plan := c.plan).prefill_dp]
     batch = ServingBatch.from_plans(plans)
     least = batch.dp + fleet.spares * batch.sharing
     gpus = np.array([charged_gpus(int(n), fleet.facts.node) for n in batch.workers // batch.dp * least])
     few = [plans[n] for n in np.flatnonzero(gpus == gpus.min())[:_COMPARED]]
+    if few == [fleet.best.plan]:
+        return fleet
     ranked, _ = fleet.space.error_bars(fleet.space.rank(few, fleet.best.score))
     surest = max(ranked, key=lambda plan: (plan["limits_probability"] or 0.0, -plan.score))
     return fleet if surest.plan == fleet.best.plan else dataclasses.replace(fleet, plan=surest)

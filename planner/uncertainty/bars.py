@@ -79,6 +79,7 @@ Times = Callable[[str, float], FloatArray]
 
 # Of the logarithm of a constant, for derivatives.
 _STEP = 0.1
+FACTOR = math.exp(_STEP)
 
 
 def constants_of(
@@ -131,9 +132,13 @@ def workload_on(workload: Workload, cluster: Cluster) -> Workload:
 def effects_of(times: Times, names: Sequence[str], step_time_s: FloatArray | None = None) -> FloatArray:
     """Derivatives of log step times by the logarithms of constants, (plans, names); the step times now may be known."""
     now = times(names[0], 1.0) if step_time_s is None and names else step_time_s
-    base = np.zeros(0) if now is None else np.log(now)
-    columns = [(np.log(times(name, math.exp(_STEP))) - base) / _STEP for name in names]
-    return np.stack(columns, axis=1) if columns else np.zeros((len(base), 0))
+    return derivatives([times(name, FACTOR) for name in names], np.zeros(0) if now is None else now)
+
+
+def derivatives(changed: Sequence[FloatArray], now: FloatArray) -> FloatArray:
+    """Of log times by the logarithms of constants, (plans, constants), from the times with each multiplied by `FACTOR`."""
+    columns = [(np.log(each) - np.log(now)) / _STEP for each in changed]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(now), 0))
 
 
 # Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a

@@ -222,7 +222,7 @@ def _search_pools(
         for start in range(0, len(pair), _PLANS):
             some = slice(start, start + _PLANS)
             plans = _joined(readers, decoders, reader[pair[some]], decoder[pair[some]], dp[pair[some]], batch[some])
-            best.add(plans, model.evaluate(plans))
+            best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
             evaluated += len(plans)
             outcome.searched["enumerated"] += len(plans)
             if outcome.searched["enumerated"] >= settings.effort or clock.is_over:

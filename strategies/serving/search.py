@@ -15,13 +15,14 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.layerwise.plan import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
-from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingCosts, ServingPlan, is_legal
+from costmodel.serving.model import Replicas, ServingModel
+from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingPlan, is_legal
 from costmodel.serving.workload import Arrivals
+from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
 from strategies.score import Outcome
@@ -32,7 +33,10 @@ MOST_BATCH = 1024
 MOST_PROMPT_TOKENS = 16384
 _ANY = float("inf")
 _OVERLOADED = 1e6
-_HALVINGS = 30  # of a rate: to 1e-9 of what a plan can serve
+_MOST_UNITS = 1 << 40  # replicas; more bear no load at all
+_FIRST_ROWS = 128  # choices that are looked at first
+# A rate is found to this share of it, among so many at a time.
+_RATE_SHARE, _RATES = 1e-9, 64
 Disaggregate = Literal["no", "yes", "auto"]
 
 
@@ -255,10 +259,13 @@ def search_serving(
     try:
         for rows, done in _blocks(fitting):
             plans = plans_of(outline, rows, [fitting[n] for n in rows])
+            left = 0
             if has_rate and SERVING_OBJECTIVES[settings.objective].is_per_device and "dp" not in settings.degrees:
-                plans = fewest_replicas(model, plans, settings)
-            best.add(plans, model.evaluate(plans))
-            outcome.searched["enumerated"] += len(plans)
+                left = _add_fewest(model, plans, settings, best)
+                outcome.searched["bounded away"] = outcome.searched.get("bounded away", 0) + left
+            else:
+                best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
+            outcome.searched["enumerated"] += len(plans) - left
             if progress is not None:
                 progress("serving plans", done)
             is_spent = outcome.searched["enumerated"] >= settings.effort
@@ -283,18 +290,82 @@ def numbers_of(outline: ServingBatch, settings: ServingSettings) -> list[IntArra
     return [np.array([places] if places >= least else [], dtype=np.int64) for places, least in held]
 
 
-def fewest_replicas(model: ServingModel, plans: ServingBatch, settings: ServingSettings) -> ServingBatch:
-    """Plans with the least number of replicas that keeps the limits, at most as many as they have; all of these where none does."""
-    assert model.workload.arrivals is not None
+def _add_fewest(model: ServingModel, plans: ServingBatch, settings: ServingSettings, best: Best) -> int:
+    """Take in plans with the fewest replicas that keep the limits; returns how many were not looked at.
+
+    No plan has fewer devices than bear its load, so those are looked at first that may need the fewest, until the others need more than the
+    last plan that is shown.
+    """
+    timed = model.replicas(plans)
+    least = least_replicas(timed, settings)
+    bound = least * plans.workers // plans.dp
+    order = np.argsort(bound, kind="stable")
+    bears = order[least[order] <= plans.dp[order]]
+    done, size = 0, _FIRST_ROWS
+    while done < len(bears):
+        most = best.most_workers(model)
+        rows = bears[done : done + size]
+        rows = rows[bound[rows] <= most]
+        if not len(rows):
+            break
+        some, chosen = timed.take(rows), plans.take(rows)
+        each = chosen.workers // chosen.dp
+        within = (np.minimum(chosen.workers, most) // each).astype(np.int64)
+        chosen = fewest_replicas(some, replace(chosen, dp=within // chosen.sharing * chosen.sharing), settings)
+        best.add(chosen, _times_at_rate(some, chosen, settings))
+        done += size
+        size *= 2
+    if best.plans:
+        return len(plans) - min(done, len(bears))
+    rows = order[least[order] > plans.dp[order]]
+    if len(rows):
+        best.add(plans.take(rows), _times_at_rate(timed.take(rows), plans.take(rows), settings))
+    return 0
+
+
+def _times_at_rate(timed: Replicas, plans: ServingBatch, settings: ServingSettings) -> dict[str, FloatArray]:
+    arrivals = timed.model.workload.arrivals
+    assert arrivals is not None
+    return timed.times(arrivals, plans.dp, tuple(settings.limits))
+
+
+def least_replicas(timed: Replicas, settings: ServingSettings) -> IntArray:
+    """How many replicas bear the load, whatever the limits: what they can serve adds up. Those that share experts come together."""
+    arrivals, unit = timed.model.workload.arrivals, timed.batch.sharing
+    assert arrivals is not None
+    each = timed.most_per_s * unit * min(settings.most_load, 1.0)
+    # A number that just bears it may be a rounding error below.
+    needed = np.maximum(np.ceil(arrivals.rate_per_s / np.maximum(each, 1e-300) * (1.0 - EQUAL)), 1.0)
+    return unit * np.minimum(needed, _MOST_UNITS).astype(np.int64)
+
+
+def fewest_replicas(timed: Replicas, plans: ServingBatch, settings: ServingSettings) -> ServingBatch:
+    """Plans with the least number of replicas that keeps the limits, at most as many as they have; all of these where none does.
+
+    Parameters
+    ----------
+    timed : Replicas
+        Of the plans, whatever their number of replicas.
+    plans : ServingBatch
+    settings : ServingSettings
+    """
     unit, high = plans.sharing, plans.dp // plans.sharing
-    # Fewer are overloaded: what replicas can serve adds up.
-    each = model.times(plans)["most_requests_per_s"] / high
-    needed = np.ceil(model.workload.arrivals.rate_per_s / np.minimum(settings.most_load, 1.0) / each) - 1.0
-    low = np.clip(needed, 1, high).astype(np.int64)
-    while len(rows := np.flatnonzero(low < high)):
+    low = np.minimum(least_replicas(timed, settings) // unit, high)
+
+    def keeps(rows: IntArray, number: IntArray) -> BoolArray:
+        tried = replace(plans.take(rows), dp=number * unit[rows])
+        return np.asarray(excess(tried, _times_at_rate(timed.take(rows), tried, settings), settings) <= 1.0)
+
+    # Most keep the limits with the least that bears the load, or with no number; few are between.
+    rows = np.flatnonzero(low < high)
+    least = keeps(rows, low[rows]) if len(rows) else rows > 0
+    high[rows[least]] = low[rows[least]]
+    rows = rows[~least]
+    rows = rows[keeps(rows, high[rows])] if len(rows) else rows
+    low[rows] += 1
+    while len(rows := rows[low[rows] < high[rows]]):
         middle = (low[rows] + high[rows]) // 2
-        tried = replace(plans.take(rows), dp=middle * unit[rows])
-        kept = excess(tried, model.times(tried), settings) <= 1.0
+        kept = keeps(rows, middle)
         low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
     return replace(plans, dp=high * unit)
 
@@ -305,15 +376,22 @@ def with_rate(model: ServingModel, rate_per_s: float) -> ServingModel:
     return replace(model, workload=replace(model.workload, arrivals=arrivals))
 
 
+def for_rate(timed: Replicas, rate_per_s: float) -> Replicas:
+    """Replicas whose requests come at another rate."""
+    return replace(timed, model=with_rate(timed.model, rate_per_s))
+
+
 def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettings) -> float:
     """Requests per second that a plan can serve within the limits; 0 where it can serve none."""
-    plans = ServingBatch.from_plans([plan])
-    low, high = 0.0, float(model.times(plans)["most_requests_per_s"][0])
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        changed = with_rate(model, middle)
-        kept = excess(plans, changed.times(plans), settings)[0] <= 1.0
-        low, high = (middle, high) if kept else (low, middle)
+    timed = model.replicas(ServingBatch.from_plans([plan])).take(np.zeros(_RATES, dtype=np.int64))
+    plans, arrivals = timed.batch, model.workload.arrivals or Arrivals(1.0)
+    _, variation = arrivals.of_replicas(plans.dp)
+    low, high = 0.0, float(plan.dp * timed.most_per_s[0])
+    while high - low > _RATE_SHARE * high:
+        rates = np.linspace(low, high, _RATES + 1)
+        times = timed.at(timed.stream(rates[1:] / plan.dp, variation), plans.dp, tuple(settings.limits))
+        kept = int(np.argmin(np.append(excess(plans, times, settings) <= 1.0, False)))
+        low, high = float(rates[kept]), float(rates[min(kept + 1, _RATES)])
     return low
 
 
@@ -357,6 +435,10 @@ def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
         yield np.array(rows, dtype=np.int64), 1.0
 
 
+# Times and rates that scores depend on, and ranks of equal scores.
+_RANKED_BY = ("ttft_s", "tpot_s", "request_s", "output_tokens_per_s")
+
+
 class Best:
     """The best plan of every choice of degrees so far, and the one that comes closest to the limits."""
 
@@ -366,19 +448,19 @@ class Best:
         self.nearest: ServingMiss | None = None
         self._excess = np.inf
 
-    def add(self, plans: ServingBatch, costs: ServingCosts) -> None:
-        """Take in plans with their costs."""
+    def add(self, plans: ServingBatch, times: Mapping[str, FloatArray]) -> None:
+        """Take in plans that fit into memory, with their times and rates."""
         settings = self.settings
-        over = excess(plans, costs.columns(), settings)
+        over = excess(plans, times, settings)
         n = int(np.argmin(over))
         if over[n] < self._excess:
             self._excess, self.nearest = float(over[n]), ServingMiss(plan=plans.plan(n), fits=True)
-        kept = np.flatnonzero((over <= 1.0) & (costs.memory_bytes <= settings.capacity_bytes))
+        kept = np.flatnonzero(over <= 1.0)
         if not len(kept):
             return
-        plans, costs = plans.take(kept), costs.take(kept)
-        scores = SERVING_OBJECTIVES[settings.objective].score(costs.columns(), plans.workers)
-        keys = (scores, costs.request_s, -costs.output_tokens_per_s, plans.workers)
+        plans, times = plans.take(kept), {name: times[name][kept] for name in _RANKED_BY}
+        scores = SERVING_OBJECTIVES[settings.objective].score(times, plans.workers)
+        keys = (scores, times["request_s"], -times["output_tokens_per_s"], plans.workers)
         degrees = np.stack([getattr(plans, name) for name in (*DEGREES, *POOL_SETTINGS)], axis=1)
         _, group = combined(*degrees.T)
         order = np.lexsort((*reversed(keys), group))
@@ -388,6 +470,16 @@ class Best:
             known = self.plans.get(key)
             if known is None or rank < known[0]:
                 self.plans[key] = (rank, plans.plan(int(n)))
+
+    def most_workers(self, model: ServingModel) -> float:
+        """How many devices a plan may have at most to be among those that are shown, where requests come at a rate and devices count."""
+        ranks = sorted(rank[0] for rank, _ in self.plans.values())
+        if len(ranks) < self.settings.top:
+            return np.inf
+        arrivals = model.workload.arrivals
+        assert arrivals is not None
+        tokens_per_s = arrivals.rate_per_s * model.workload.output_tokens
+        return float(np.floor(ranks[self.settings.top - 1] * tokens_per_s * (1.0 + EQUAL)))
 
     def ranked(self) -> list[ServingCandidate]:
         """The best first."""

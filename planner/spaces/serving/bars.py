@@ -13,17 +13,18 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.network.graph import Graph
 from costmodel.objectives import mean_of
-from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
+from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, times_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import ServingWorkload
 from costmodel.uncertainty.intervals import Candidates, intervals
 from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
 from planner.uncertainty.bars import (
+    FACTOR,
     Knowledge,
     bars_of,
     constants_of,
-    effects_of,
+    derivatives,
     node_size,
     serving_knowledge,
     shares_of,
@@ -190,14 +191,15 @@ def serving_candidates(
     """Plans as the error model sees them, by quantity; a server of answers of one token has no time per token."""
     batch = ServingBatch.from_plans(plans)
     quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.later_tokens > 0]
-    now = model.times(batch)
+    now = model.times(batch, percentiles=())
 
     def joined(times: Mapping[str, FloatArray]) -> FloatArray:
         return np.concatenate([1.0 / times["output_tokens_per_s"] if q == "token_s" else times[q] for q in quantities])
 
     names = tuple(knowledge.log_sd)
     times_s = joined(now)
-    effects = effects_of(lambda name, f: joined(serving_model_with(model, {name: f}).times(batch)), names, times_s)
+    changed = times_with(model, batch, [{name: FACTOR} for name in names])
+    effects = derivatives([joined(times) for times in changed], times_s)
     # Near what a plan can serve, a little slower means that more comes.
     effects = np.clip(effects, -_MOST_EFFECT, _MOST_EFFECT)
     nodes = batch.tp * batch.pp * batch.sharing / node_size(model.cluster)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,9 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
-from costmodel.network.graph import once
 from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
-from costmodel.serving.model import ServingModel, serving_model_with
+from costmodel.serving.model import ServingModel, times_with
 from costmodel.serving.plan import (
     POOL_SETTINGS,
     SERVING_FIGURES,
@@ -193,7 +192,6 @@ class ServingPlanSpace(PlanSpace):
     shape: NetworkShape
     capacity_bytes: float
     kv_precision: str
-    _kept: dict[str, BothOutcome] = field(default_factory=dict, repr=False, compare=False)
 
     name = "serving"
     diagnoses_options = True
@@ -286,14 +284,13 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def outcome_of(self, top: int, progress: Progress | None) -> BothOutcome:
-        if not self.at_rate:
-            return self._searched(top, progress)
-        # A fleet asks once more, for more plans; at a rate they take no longer to find.
-        outcome = once(self._kept, "outcome", lambda: self._searched(self.most_better, progress))
-        return dataclasses.replace(outcome, candidates=outcome.candidates[:top])
+        return self._searched(dataclasses.replace(self.settings(), top=top), progress)
 
-    def _searched(self, top: int, progress: Progress | None) -> BothOutcome:
-        settings = dataclasses.replace(self.settings(), top=top)
+    def searched_up_to(self, gpus: int, top: int) -> BothOutcome:
+        """Look for the ``top`` best plans on at most so many GPUs."""
+        return self._searched(dataclasses.replace(self.settings(), max_workers=gpus, top=top), None)
+
+    def _searched(self, settings: ServingSettings, progress: Progress | None) -> BothOutcome:
         outcome = search_both(self.model, settings, progress)
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
             return outcome
@@ -450,9 +447,7 @@ class ServingPlanSpace(PlanSpace):
 
     def _kernels(self, batch: ServingBatch) -> list[str]:
         """What the kernels of a decoding pass of each plan spend most of their time on."""
-        found = [
-            serving_model_with(self.model, factors).times(batch)["decode_compute_s"] for factors in _KERNELS.values()
-        ]
+        found = [times["decode_compute_s"] for times in times_with(self.model, batch, list(_KERNELS.values()))]
         words = tuple(_KERNELS)
         return [words[n] for n in np.argmin(found, axis=0)]
 
