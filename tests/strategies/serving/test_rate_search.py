@@ -13,7 +13,15 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.workload import Arrivals
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import ServingSettings, binding, excess, largest_rate, search_serving, with_rate
+from strategies.serving.search import (
+    ServingSettings,
+    binding,
+    excess,
+    largest_rate,
+    least_replicas,
+    search_serving,
+    with_rate,
+)
 from tests.cases import mostly
 from tests.strategies.serving.test_serving_search import MOST, brute_force, case
 
@@ -64,6 +72,22 @@ def test_the_best_plan_at_a_rate_is_that_of_brute_force(seed: int) -> None:
     best = float(np.min(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers)[kept]))
     assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)
     assert sum(outcome.searched.values()) == outcome.space_size
+
+
+@mostly("exact", "seed", range(40), quick=4)
+def test_plans_that_are_not_looked_at_are_no_better(seed: int) -> None:
+    """The few plans that are shown are the first of all plans; none has fewer replicas than bear its load."""
+    model, settings, every = rate_case(seed)
+    settings = replace(settings, objective="tokens_per_s_per_gpu")
+    all_of_them = search_serving(model, replace(settings, top=10_000)).candidates
+    for top in (1, 3):
+        few = search_serving(model, replace(settings, top=top))
+        assert few.candidates == all_of_them[:top]
+        assert sum(few.searched.values()) == few.space_size
+    least = least_replicas(model.replicas(every), settings)
+    assert model.workload.arrivals is not None
+    bears = model.workload.arrivals.rate_per_s <= settings.most_load * model.times(every)["most_requests_per_s"]
+    assert np.all(least[bears] <= every.dp[bears])
 
 
 @pytest.mark.parametrize("seed", range(6))
