@@ -103,7 +103,7 @@ def test_one_replica_fewer_misses_what_is_said_to_bind(seed: int) -> None:
 
 
 def test_the_largest_rate_is_where_a_limit_is_reached() -> None:
-    model, settings, every = rate_case(3)
+    model, settings, every = rate_case(11)
     plan = every.plan(0)
     calm = with_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
     settings = replace(settings, limits={"ttft_p90_s": 1.5 * float(calm.ttft_p90_s[0])}, most_load=1.0)
@@ -124,7 +124,7 @@ def test_as_many_requests_are_in_flight_as_are_asked_for() -> None:
 
 
 def test_bursts_and_numbers_of_replicas_that_are_fixed() -> None:
-    model, settings, _ = rate_case(3)
+    model, settings, _ = rate_case(11)
     fixed = replace(settings, degrees={**settings.degrees, "dp": Bounds(values=(2,))}, limits={}, most_load=1.0)
     assert {c.plan.dp for c in search_serving(with_rate(model, 1e-6), fixed).candidates} == {2}
     assert model.workload.arrivals is not None
