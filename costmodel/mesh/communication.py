@@ -552,7 +552,12 @@ def add_attention_messages(total: dict[str, FloatArray], workload: Workload, lay
     width = workload.precision.activation_bytes
     params = layer.params
     heads = np.ceil(params.heads / shard.split_out)
-    if layer.kind == "latent_attention":
+    if layer.kind == "latent_attention" and params.selected:
+        # The compressed vector and the indexer's key, which all heads share.
+        whole = float(layer.input_shapes[2][0])
+        kv_elements = np.full_like(heads, whole + params.index_dim)
+        all_elements = kv_elements + heads * (2.0 * whole - params.rope_dim)
+    elif layer.kind == "latent_attention":
         key_dim, value_dim = params.nope_dim + params.rope_dim, params.value_dim
         kv_elements = heads * (key_dim + value_dim)
         all_elements = kv_elements + heads * (key_dim + value_dim)

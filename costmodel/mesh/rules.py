@@ -26,7 +26,7 @@ from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, VPP
 
 Columns = Mapping[str, IntArray]
 
-_ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
+_RING, _ALL_TO_ALL, _FULL = CP_KINDS.index("ring"), CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
 _1F1B = SCHEDULES.index("1f1b")
 
 
@@ -44,6 +44,7 @@ class NetworkShape:
     num_blocks: int
     global_batch: int
     has_encoder: bool = False  # alongside a decoder that reads it by cross-attention
+    selects: bool = False  # an indexer picks the positions that attention sees
     framework: str = ""
     uncut_chunks: tuple[int, ...] = ()  # numbers of chunks that the framework cannot cut the network into
     fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
@@ -94,6 +95,7 @@ class NetworkShape:
             num_blocks=modules.num_blocks,
             global_batch=global_batch,
             has_encoder=any(layer.kind == "cross_attention" for layer in graph.layers),
+            selects=any(getattr(layer.params, "selected", 0) for layer in graph.layers),
             framework=framework.name,
             uncut_chunks=uncut_chunks(framework, graph, modules),
             fewest_micro_batches=framework.rules.fewest_micro_batches,
@@ -399,6 +401,13 @@ RULES: tuple[Rule, ...] = (
         message=lambda s, v: (
             f"all-to-all context parallelism needs {v['tp']} x {v['cp']} (tp x cp) to divide the {' and '.join(map(str, s.heads))} heads"
         ),
+    ),
+    Rule(
+        name="selected-positions",
+        fields=("cp", "cp_kind"),
+        doc="where an indexer picks the positions that attention sees, context parallelism is no ring: it picks among all of them",
+        test=lambda s, c: np.logical_not(s.selects) | (c["cp"] == 1) | (c["cp_kind"] != _RING),
+        message=lambda s, v: "an indexer picks among all positions, and a ring has a part of them at a time",  # noqa: ARG005
     ),
     Rule(
         name="cp-kind",

@@ -55,8 +55,8 @@ _BIASED_SPREAD = 0.06
 
 # Layers that work on a share of the channels without hearing of the others, if all their inputs are split alike.
 CHANNELWISE = ATTENTION | {"glu", "activation", "dropout", "softmax", "add"}
-# Inputs of a kind that stay whole alongside split ones: the rotary part of compressed keys is shared by all heads.
-WHOLE_INPUTS = {"latent_attention": frozenset({2})}
+# Inputs of a kind that stay whole alongside split ones: the rotary part of compressed keys is shared by all heads, and so is an indexer.
+WHOLE_INPUTS = {"latent_attention": frozenset({2, 3, 4, 5})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,10 +231,10 @@ def cache_elements(layer: Layer, tp: IntArray) -> FloatArray:
     """Elements that one position of a sequence leaves in the cache of one rank.
 
     Keys and values of the rank's heads, repeated where there are more ranks than heads. Latent attention keeps the compressed vector,
-    which all heads share, on every rank (DeepSeek-V2, arXiv:2405.04434, table 1: kv_rank + rope_dim per position).
+    which all heads share, on every rank (DeepSeek-V2, arXiv:2405.04434, table 1: kv_rank + rope_dim per position), and an indexer its key.
     """
     if layer.kind == "latent_attention":
-        return np.full(len(tp), float(layer.input_shapes[2][0]))
+        return np.full(len(tp), float(layer.input_shapes[2][0] + layer.params.index_dim))
     size = _sizes(layer, tp)
     return np.asarray(size.kv_heads * (size.score_dim + size.value_dim))
 

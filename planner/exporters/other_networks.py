@@ -120,6 +120,10 @@ def _latent(graph: Graph, groups: Sequence[Sequence[Layer]]) -> Arguments:
     optional = {
         ("--q-lora-rank", str(query_rank)): query_rank != hidden,
         ("--moe-shared-expert-intermediate-size", str(shared)): shared > 0,
+        (
+            *("--experimental-attention-variant", "dsa", "--dsa-indexer-topk", str(p.selected)),
+            *("--dsa-indexer-n-heads", str(p.index_heads), "--dsa-indexer-head-dim", str(p.index_dim)),
+        ): p.selected > 0,
         ("--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias"): experts.router_bias,
         ("--untie-embeddings-and-output-weights",): head is not None and not head.params.tied,
     }

@@ -563,6 +563,15 @@ class LatentAttentionParams:
         doc="features of queries and keys with rotary position; the keys' are common to all heads", minimum=1
     )
     value_dim: int = param(doc="features per head of the values", minimum=1)
+    selected: int = param(
+        doc="positions that an indexer picks for each query, by index_heads queries of index_dim features; 0: it sees all",
+        default=0,
+        minimum=0,
+    )
+    index_heads: int = param(doc="heads of the indexer", default=0, minimum=0)
+    index_dim: int = param(
+        doc="features per head of its queries, and of its keys, which are common to all heads", default=0, minimum=0
+    )
     causal: bool = param(doc="a position sees itself and those before it", default=True)
     fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
 
@@ -570,17 +579,22 @@ class LatentAttentionParams:
 @register(
     "latent_attention",
     LatentAttentionParams,
-    "multi-head latent attention: queries, keys/values and the compressed vector in, heads x value_dim out",
+    "multi-head latent attention: queries, keys/values and the compressed vector in (with an indexer its queries, keys and weights, too), "
+    "heads x value_dim out",
 )
 class LatentAttention(DotProductAttention):
     """Attention whose keys and values come from a compressed vector per position (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     Inputs: queries, keys and values per head, and the compressed vector, whose last ``rope_dim`` features belong to the keys of all
     heads; training puts them next to every head's own.
+
+    With an indexer (DeepSeek-V3.2, arXiv:2512.02556, section 2.1) its queries, keys and weights per head are inputs, too. It scores all
+    earlier positions, ``sum over heads of weight x ReLU(query . key)``, and attention sees the ``selected`` best alone. All heads share
+    what is selected, so that attention works on the compressed vectors in place of keys and values of every head.
     """
 
     min_inputs = 3
-    max_inputs = 3
+    max_inputs = 6
 
     def output_shape(self, params: LatentAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(heads x value_dim, positions)."""
@@ -602,6 +616,19 @@ class LatentAttention(DotProductAttention):
                 f"the compressed vector needs more than rope_dim {p.rope_dim} features x positions, its input is "
                 f"{shape_text(inputs[2])}"
             )
+        index = {
+            "queries of the indexer": p.index_heads * p.index_dim,
+            "keys of the indexer": p.index_dim,
+            "weights of the indexer": p.index_heads,
+        }
+        has_indexer = [bool(value) for value in (p.selected, p.index_heads, p.index_dim, len(inputs) == 6)]
+        if any(has_indexer) != all(has_indexer) or len(inputs) not in (3, 6):
+            raise ShapeError(
+                "an indexer has selected, index_heads and index_dim, and its queries, keys and weights are three more inputs; without one "
+                f"there are three inputs, here {len(inputs)}"
+            )
+        for (what, wanted), shape in zip(index.items(), inputs[3:], strict=False):
+            check_features(what, shape, f"index_heads {p.index_heads}, index_dim {p.index_dim}", wanted)
         if len({shape[1] for shape in inputs}) > 1:
             raise ShapeError(f"the inputs differ in their positions: {', '.join(map(shape_text, inputs))}")
         return (p.heads * p.value_dim, inputs[0][1])
@@ -615,7 +642,22 @@ class LatentAttention(DotProductAttention):
             float(p.value_dim),
         )
         scores = shard.batch * heads * queries * positions
-        seen = _pairs(layer.documents, positions, positions, causal=p.causal, window=0)
+        seen = _pairs(layer.documents, positions, positions, causal=p.causal, window=p.selected)
+        if p.selected:
+            whole = float(layer.input_shapes[2][0])
+            return Sizes(
+                heads=heads,
+                queries=queries,
+                keys=float(positions),
+                score_dim=whole,
+                value_dim=whole - p.rope_dim,
+                q=shard.batch * queries * heads * whole,
+                k=shard.batch * queries * seen / positions * whole,  # every query reads its own, for all heads
+                v=0.0 * queries,
+                out=shard.batch * queries * heads * (whole - p.rope_dim),
+                pairs=scores * seen / positions**2,
+                scores=scores,
+            )
         return Sizes(
             heads=heads,
             queries=queries,
@@ -631,8 +673,19 @@ class LatentAttention(DotProductAttention):
         )
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Copies the common part of the keys to every head before, and sums its gradient after."""
+        """Copies the common part of the keys to every head before, and sums its gradient after; or selects positions before."""
         work = DotProductAttention.trained_work(self, layer, shard)
+        if layer.params.selected:
+            queries = positions_of(layer.output_shape, shard)
+            length = layer.output_shape[1]
+            pairs = _pairs(layer.documents, length, length, causal=layer.params.causal, window=0)
+            rows = shard.batch * queries
+            score, pick = index_kernels(layer.params, rows, rows * pairs / length, shard.batch * length)
+            # The scores learn to be like those of the attention, which gives two gradients.
+            again = replace(score, flop=2.0 * score.flop, elements=2.0 * score.elements, launches=2)
+            return LayerWork(
+                forward=((score, pick, *work.forward[0]),), backward_input=((*work.backward_input[0], again),)
+            )
         positions = shard.batch * positions_of(layer.output_shape, shard)
         common = positions * layer.params.rope_dim
         held = positions * held_heads(layer.params.heads, shard) * (layer.params.nope_dim + layer.params.rope_dim)
@@ -649,8 +702,53 @@ class LatentAttention(DotProductAttention):
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """As in other attention, and the copies of the common part of the keys."""
+        if layer.params.selected:  # which positions they are, a number of 32 bits each
+            return np.asarray(
+                super().saved_elements(layer, shard)
+                + 2.0 * shard.batch * positions_of(layer.output_shape, shard) * layer.params.selected
+            )
         copies = shard.batch * positions_of(layer.output_shape, shard) * held_heads(layer.params.heads, shard)
         return np.asarray(super().saved_elements(layer, shard) + copies * layer.params.rope_dim)
+
+
+def index_kernels(
+    params: LatentAttentionParams, rows: FloatArray, pairs: FloatArray, keys: FloatArray
+) -> tuple[Kernel, Kernel]:
+    """Scores of an indexer, and the choice of the best; every rank of tensor parallelism has all its heads (vLLM, SparseAttnIndexer).
+
+    Parameters
+    ----------
+    params : LatentAttentionParams
+        With an indexer.
+    rows, pairs, keys : array (n,)
+        Queries, queries times the positions that each of them sees, and keys that are read.
+
+    Returns
+    -------
+    tuple of Kernel
+        ``2 pairs index_heads index_dim`` FLOP and a score in 32 bits per pair, which the choice reads.
+
+    Examples
+    --------
+    One query of DeepSeek-V3.2 against 4,096 positions: 2 x 4,096 x 64 x 128 FLOP.
+
+    >>> params = LatentAttentionParams(
+    ...     heads=128, nope_dim=128, rope_dim=64, value_dim=128, selected=2048, index_heads=64, index_dim=128
+    ... )
+    >>> one = np.ones(1)
+    >>> score, pick = index_kernels(params, one, 4096 * one, 4096 * one)
+    >>> float(score.flop[0]), float(pick.elements[0])
+    (67108864.0, 12288.0)
+    """
+    wide, deep = params.index_heads, params.index_dim
+    per_row = pairs / np.maximum(rows, 1.0)
+    score = Kernel(
+        flop=2.0 * pairs * wide * deep,
+        elements=rows * wide * (deep + 1.0) + keys * deep + 2.0 * pairs,
+        gemm=(rows * wide, per_row, deep + 0.0 * rows),
+    )
+    chosen = np.minimum(per_row, params.selected)
+    return score, Kernel(flop=pairs, elements=2.0 * (pairs + rows * chosen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
