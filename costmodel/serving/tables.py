@@ -22,7 +22,7 @@ from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.modules import ModuleKind, Modules, RowKeys
 from costmodel.mesh.tensor_parallel import LayerRole, roles_of, shard_of
 from costmodel.network.layers import ATTENTION, Kernel, Layer, Shape, Shard
-from costmodel.network.layers.attention import pairs_of_positions
+from costmodel.network.layers.attention import index_kernels, pairs_of_positions
 from costmodel.network.layers.mixture import fullest_rank
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 from costmodel.precision import Precision
@@ -262,6 +262,18 @@ def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -
         return [_cross_kernel(layer, keys, workload)]
     if not layer.params.causal:
         return [_encoder_kernel(layer, keys, workload)]
+    if getattr(layer.params, "selected", 0):
+        prompt, new = float(workload.first_tokens), (keys.prompts * keys.chunk).astype(np.float64)
+        seen, chosen = (
+            pairs_of_positions(prompt, prompt, causal=True, window=window) / prompt
+            for window in (0, layer.params.selected)
+        )
+        read = keys.prompts * 0.5 * (prompt + np.minimum(keys.chunk, prompt))
+        decoded, context = keys.decodes.astype(np.float64), workload.decode_context
+        return [
+            *_selected_kernels(layer, keys, new, seen, chosen, read),
+            *_selected_kernels(layer, keys, decoded, context, min(context, layer.params.selected), decoded * context),
+        ]
     return [*_prompt_kernels(layer, keys, workload), *_decode_kernels(layer, keys, workload)]
 
 
@@ -375,6 +387,32 @@ def _decode_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
     cached = sequences * context * kept
     attention = WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=keys.decodes > 0)
     return [_entering_kernel(layer, keys, sequences), attention]
+
+
+def _selected_kernels(
+    layer: Layer, keys: PassKeys, rows: FloatArray, seen: float, chosen: float, read: FloatArray
+) -> list[WeightedKernel]:
+    """Queries that see what an indexer picks for each: it scores ``seen`` positions, of ``read`` keys in all, and ``chosen`` are read.
+
+    Attention works on the compressed vectors, of prompts too (DeepSeek-V3.2, arXiv:2512.02556, section 2.1): all heads share what is
+    chosen for a query. The indexer computes like the attention here; engines run it in fp8.
+    """
+    p, whole = layer.params, float(layer.input_shapes[2][0])
+    heads, none = np.ceil(p.heads / keys.tp), np.zeros_like(rows)
+    both, runs = 2.0 * whole - p.rope_dim, rows > 0
+    score, pick = index_kernels(p, rows, rows * seen, none)
+    attention = Kernel(
+        flop=2.0 * rows * heads * chosen * both,
+        elements=rows * heads * both,
+        gemm=(heads, np.full_like(rows, chosen), np.full_like(rows, 0.5 * both)),
+        algorithm="attention",
+        tiling="decode",
+    )
+    parts = ((score, read * p.index_dim), (pick, none), (attention, rows * chosen * whole))
+    return [
+        _entering_kernel(layer, keys, rows),
+        *(WeightedKernel(kernel=kernel, weights=none, cached=cached, runs=runs) for kernel, cached in parts),
+    ]
 
 
 # An addition is part of the norm after it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.

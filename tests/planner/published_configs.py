@@ -184,6 +184,17 @@ PUBLISHED: dict[str, tuple[int, str]] = {
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "tie_word_embeddings": false, "topk_method": "noaux_tc",
         "v_head_dim": 128, "vocab_size": 129280}""",
     ),
+    "deepseek-ai/DeepSeek-V3.2": (  # that of DeepSeek-V3 and the indexers': 61 (1536 x 8192 + 7168 x 128 + 256 + 7168 x 64)
+        671_877_944_064,
+        """{"architectures": ["DeepseekV32ForCausalLM"], "attention_bias": false, "ep_size": 1, "first_k_dense_replace": 3,
+        "hidden_act": "silu", "hidden_size": 7168, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+        "intermediate_size": 18432, "kv_lora_rank": 512,
+        "max_position_embeddings": 163840, "model_type": "deepseek_v32", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+        "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "tie_word_embeddings": false, "topk_method": "noaux_tc",
+        "v_head_dim": 128, "vocab_size": 129280}""",
+    ),
     "bigscience/bloom-560m": (
         559_214_592,
         """{"apply_residual_connection_post_layernorm": false, "architectures": ["BloomForCausalLM"], "attention_dropout": 0.0,

@@ -741,11 +741,11 @@ def index_kernels(
     (67108864.0, 12288.0)
     """
     wide, deep = params.index_heads, params.index_dim
-    per_row = pairs / np.maximum(rows, 1.0)
+    per_row = np.maximum(pairs / np.maximum(rows, 1.0), 1.0)
     score = Kernel(
         flop=2.0 * pairs * wide * deep,
         elements=rows * wide * (deep + 1.0) + keys * deep + 2.0 * pairs,
-        gemm=(rows * wide, per_row, deep + 0.0 * rows),
+        gemm=(np.maximum(rows * wide, 1.0), per_row, deep + 0.0 * rows),
     )
     chosen = np.minimum(per_row, params.selected)
     return score, Kernel(flop=pairs, elements=2.0 * (pairs + rows * chosen))

@@ -167,7 +167,7 @@ def _blocks(
 
 def _attention(fields: Fields, known: SimpleNamespace, heads: p.Heads, hidden: int) -> Callable[[int], list[p.Entry]]:
     if known.is_latent:
-        latent = _latent_attention(fields, hidden, heads.heads)
+        latent = _latent_attention(fields, hidden, heads.heads, has_indexer=known.has_indexer)
         return lambda _: latent
     has_norm = known.head_norm is not None and _is_on(fields, known.head_norm_if)
     made = partial(
@@ -342,8 +342,8 @@ def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int)
         fields.contradiction("topk_group", message, "n_group", "n_routed_experts", "num_experts_per_tok")
 
 
-def _latent_attention(fields: Fields, hidden: int, heads: int) -> list[p.Entry]:
-    """Queries, keys and values through narrow vectors (arXiv:2405.04434, section 2.1)."""
+def _latent_attention(fields: Fields, hidden: int, heads: int, *, has_indexer: bool) -> list[p.Entry]:
+    """Queries, keys and values through narrow vectors (arXiv:2405.04434, section 2.1), and an indexer (arXiv:2512.02556, section 2.1)."""
     query_rank = fields.optional_count("q_lora_rank", 1536)
     rank, nope = fields.count("kv_lora_rank", 512), fields.count("qk_nope_head_dim", 128)
     rope, value = fields.count("qk_rope_head_dim", 64), fields.count("v_head_dim", 128)
@@ -352,13 +352,25 @@ def _latent_attention(fields: Fields, hidden: int, heads: int) -> list[p.Entry]:
     if query_rank is not None:
         query = [p.linear("query_down", query_rank, bias=bias), p.rms_norm("query_norm"), *query]
     sizes = {"heads": heads, "nope_dim": nope, "rope_dim": rope, "value_dim": value}
+    inputs, index = ["query", "kv", "kv_down"], []
+    if has_indexer:
+        wide, deep = fields.count("index_n_heads", 64), fields.count("index_head_dim", 128)
+        sizes |= {"selected": fields.count("index_topk", 2048), "index_heads": wide, "index_dim": deep}
+        index = [
+            p.linear("index_query", wide * deep, bias=False, inputs="norm1" if query_rank is None else "query_norm"),
+            p.linear("index_key", deep, bias=False, inputs="norm1"),
+            p.entry("index_norm", "layer_norm"),
+            p.linear("index_weights", wide, bias=False, inputs="norm1"),
+        ]
+        inputs += ["index_query", "index_norm", "index_weights"]
     return [
         *query,
         p.linear("kv_down", rank + rope, bias=bias, inputs="norm1"),
         p.entry("kv_compressed", "slice_features", features=rank),
         p.rms_norm("kv_norm"),
         p.linear("kv", heads * (nope + value), bias=False),
-        p.entry("attention", "latent_attention", ["query", "kv", "kv_down"], **sizes),
+        *index,
+        p.entry("attention", "latent_attention", inputs, **sizes),
         p.linear("proj", hidden, bias=bias),
     ]
 

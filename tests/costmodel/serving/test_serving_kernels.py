@@ -110,6 +110,43 @@ def test_a_window_caps_what_a_token_sees() -> None:
     assert float(capped.cached[0]) == pytest.approx(8 * per_position)
 
 
+def selecting(selected: int) -> Layer:
+    inputs = (8 * 6, 16), (8 * 8, 16), (16 + 2, 16), (3 * 5, 16), (5, 16), (3, 16)
+    sizes = {"heads": 8, "nope_dim": 4, "rope_dim": 2, "value_dim": 4}
+    return layer_of("latent_attention", *inputs, **sizes, selected=selected, index_heads=3, index_dim=5)
+
+
+def test_an_indexer_scores_all_positions_and_attention_reads_what_it_picks() -> None:
+    """Five sequences of 68.5 positions, of which 20 are picked; the cache has the indexer's key beside the compressed vector."""
+    layer, context = selecting(20), 64 + 4.5
+    _, score, pick, attention = [k for k in attention_kernels(layer, keys(decodes=5), served()) if k.runs[0]]
+    assert float(score.kernel.flop[0]) == pytest.approx(2 * 5 * context * 3 * 5)
+    assert float(score.cached[0]) == pytest.approx(5 * context * 5)
+    assert float(pick.kernel.elements[0]) == pytest.approx(
+        2 * 5 * (context + 20)
+    )  # scores in 32 bits, and which they are
+    assert float(attention.kernel.flop[0]) == pytest.approx(2 * 5 * 8 * 20 * (18 + 16))
+    assert float(attention.cached[0]) == pytest.approx(5 * 20 * 18)
+    assert cache_elements(layer, one(4)).tolist() == [18.0 + 5.0]
+
+
+def test_where_all_is_picked_attention_is_that_of_all() -> None:
+    plain = attention_kernels(latent_attention(), keys(decodes=5), served())[-1]
+    picked = attention_kernels(selecting(1000), keys(decodes=5), served())[-1]
+    assert float(picked.kernel.flop[0]) == pytest.approx(float(plain.kernel.flop[0]))
+    assert float(picked.cached[0]) == pytest.approx(float(plain.cached[0]))
+
+
+@pytest.mark.parametrize("chunk", [64, 32, 16])
+def test_prompts_are_read_as_if_each_token_were_decoded(chunk: int) -> None:
+    """All pieces together: token n of a prompt sees n - 1/2 positions, of which at most 20 are picked."""
+    kernels = [k for k in attention_kernels(selecting(20), keys(prompts=1, chunk=chunk), served()) if k.runs[0]]
+    _, score, _, attention = kernels
+    pieces = 64 // chunk
+    assert pieces * float(score.kernel.flop[0]) == pytest.approx(2 * (64 * 64 / 2) * 3 * 5)
+    assert pieces * float(attention.cached[0]) == pytest.approx((20 * 20 / 2 + 44 * 20) * 18, rel=0.02)
+
+
 @pytest.mark.parametrize("chunk", [64, 32, 16, 8])
 def test_chunks_compute_the_pairs_of_the_whole_prompt(chunk: int) -> None:
     entering, kernel = attention_kernels(attention(), keys(prompts=1, chunk=chunk), served())[:2]

@@ -154,6 +154,14 @@ def test_defaults_are_those_of_the_config_class(tmp_path: Path) -> None:
     assert published("openai-community/gpt2", tmp_path).notes == ()
 
 
+def test_an_indexer_has_three_matrices_and_a_norm_per_layer(tmp_path: Path) -> None:
+    """arXiv:2512.02556, section 2.1: queries from the narrow vector, keys and weights from what enters the layer."""
+    plain, sparse = (published(f"deepseek-ai/{name}", tmp_path) for name in ("DeepSeek-V3", "DeepSeek-V3.2"))
+    per_layer = 1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64
+    assert sparse.graph.weight_count - plain.graph.weight_count == 61 * per_layer
+    assert sparse.graph.weight_count == load_model("deepseek-v3.2").graph.weight_count
+
+
 def test_both_names_of_a_key_are_read(tmp_path: Path) -> None:
     """transformers' attribute_map: GPT-2 files may say hidden_size for n_embd."""
     config = {"model_type": "gpt2", "hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24}

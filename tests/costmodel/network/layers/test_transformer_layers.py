@@ -156,6 +156,35 @@ def test_latent_attention() -> None:
     assert saved(one) == s * 128 * (2 + 64)
 
 
+def selected_attention(s: int, **params: int) -> Layer:
+    inputs = (128 * 192, s), (128 * 256, s), (576, s), (64 * 128, s), (128, s), (64, s)
+    sizes = {"heads": 128, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+    return layer("latent_attention", *inputs, **sizes, **{"index_heads": 64, "index_dim": 128, **params})
+
+
+def test_latent_attention_with_an_indexer() -> None:
+    """DeepSeek-V3.2: 64 heads of 128 features score half the pairs, and 128 heads work on compressed vectors of what is selected."""
+    s, selected = 512, 128
+    one = selected_attention(s, selected=selected)
+    seen = (
+        selected * selected / 2 + (s - selected) * selected
+    )  # of positions that have earlier ones enough, and the others
+    index, attention = 2 * 64 * 128 * s * s / 2, 2 * 128 * (576 + 512) * seen
+    assert gemm_flop(work(one).forward) == pytest.approx(index + attention, rel=0.01)
+    assert gemm_flop(work(one).backward_input) == pytest.approx(
+        2 * index + 2 * 128 * (3 * 576 + 2 * 512) * seen, rel=0.01
+    )
+    # With tensor parallelism a rank has half of the heads, and the whole indexer.
+    assert gemm_flop(work(one, tp=2).forward) == pytest.approx(index + attention / 2, rel=0.01)
+    assert saved(one) == s * (2 * 128 + 2 * selected)
+
+
+@pytest.mark.parametrize("missing", ["selected", "index_heads", "index_dim"])
+def test_an_indexer_is_whole(missing: str) -> None:
+    with pytest.raises(ShapeError, match="an indexer has selected, index_heads and index_dim"):
+        selected_attention(64, **{"selected": 16, missing: 0})
+
+
 @given(pieces=st.integers(1, 9), heads=st.sampled_from([2, 4, 8]), tp=st.sampled_from([1, 2]), fused=st.booleans())
 def test_pieces_of_the_positions(pieces: int, heads: int, tp: int, fused: bool) -> None:
     """Under context parallelism every piece of the queries sees all keys: the pieces do the work of the whole, rounded up."""

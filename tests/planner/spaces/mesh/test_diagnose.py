@@ -168,6 +168,13 @@ def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(space: M
     assert refused > 100
 
 
+@pytest.mark.parametrize(("kind", "code"), [("ring", 2), ("all_gather", 0)])
+def test_an_indexer_needs_all_positions_at_a_time(kind: str, code: int, said: Any) -> None:
+    options = ("--gpus", "2", "--batch", "2", "--seq", "8192", "--cp", "2", "--cp-kind", kind)
+    _, err = said("estimate", "deepseek-v3.2", *options, code=code)
+    assert ("picks among all positions" in err) == (code == 2)
+
+
 @pytest.mark.parametrize(
     ("options", "named", "reason"),
     [
