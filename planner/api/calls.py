@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
-from planner.api.options import aliases_of, options_of
+from planner.api.keywords import aliases_of, options_of
 from planner.api.values import Values
 from planner.core.errors import PlannerError, SearchInterrupted, UsageError, did_you_mean
 from planner.files.resources import reference_to

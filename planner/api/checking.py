@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from planner.api.calls import call_text, given_in_python, in_python_words, takes_options
-from planner.api.options import EstimateOptions
+from planner.api.keywords import EstimateOptions
 from planner.api.plans import Plan
 from planner.api.requests import question_about_plan
 from planner.api.shown import Answer, Reads

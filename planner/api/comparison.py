@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from planner.api.calls import Interrupted, in_python_words, takes_options
-from planner.api.options import EstimateOptions
+from planner.api.keywords import EstimateOptions
 from planner.api.plans import Plan
 from planner.api.results import Estimate
 from planner.api.shown import Answer

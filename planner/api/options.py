@@ -1,8 +1,7 @@
-"""Every option of the questions, declared once.
+"""Options that several questions share, each declared once, in groups.
 
 A key of a class below is a keyword of the Python function with the type that checkers see, and an option of the command with its flags,
-help, completion and what reads its value. `planner.commands.command` makes the command line of them, `planner.api.requests` the
-request.
+help, completion and what reads its value. `planner.api.keywords` says which groups a function takes, and which options are its own.
 """
 # No "from __future__ import annotations": the declarations are read from the annotations.
 
@@ -10,7 +9,7 @@ import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
 
 from planner.api.readers import (
     COSTS,
@@ -40,20 +39,6 @@ if TYPE_CHECKING:
     ClusterLike: TypeAlias = str | os.PathLike[str] | LoadedCluster | Mapping[str, Any]
     DeviceLike: TypeAlias = str | os.PathLike[str] | LoadedDevice | Mapping[str, Any]
 
-__all__ = [
-    "AssumeFree",
-    "Calibration",
-    "EstimateOptions",
-    "ExplainOptions",
-    "OptimizeOptions",
-    "ScaleOptions",
-    "SizeOptions",
-    "SweepOptions",
-    "WhyNotOptions",
-    "aliases_of",
-    "options_of",
-]
-
 # One number, or several: 8, "1..8", range(1, 9), [1, 2, 4].
 Degrees: TypeAlias = int | str | Sequence[int]
 Time: TypeAlias = float | str | dt.timedelta  # a number is seconds
@@ -75,17 +60,9 @@ _OBJECTIVES = (
     "What is best: {costmodel.objectives:OBJECTIVES}; cost is money. Default: step_time. "
     "Serving: {costmodel.objectives:SERVING_OBJECTIVES}. Default: throughput."
 )
-_DIVERSE = (
-    "List plans that really differ: over a device mesh the best of each tp, ep, pp, ZeRO stage, number of micro-batches and "
-    "schedule (the default there); with a split per layer the best of each family."
-)
 _SPACES = (
     "mesh: one degree per parallel dimension for the whole network; layers: a split per layer; auto: mesh for "
     "transformers unless an option of the other is given. Default: auto."
-)
-_CLUSTERS = (
-    "by names or files with commas; a GPU's name (a100) is its usual cluster (dgx-a100). "
-    "Default: where --device usually stands, else dgx-h100."
 )
 
 
@@ -132,7 +109,9 @@ Calibration: TypeAlias = Annotated[
 ]
 
 
-class _Hardware(TypedDict, total=False):
+class Hardware(TypedDict, total=False):
+    """What the plans run on."""
+
     cluster: Annotated[
         "ClusterLike | None",
         Option(
@@ -145,7 +124,9 @@ class _Hardware(TypedDict, total=False):
     ]
 
 
-class _Device(TypedDict, total=False):
+class Device(TypedDict, total=False):
+    """Another device in the place of the cluster's own."""
+
     device: Annotated[
         "DeviceLike | None",
         Option(
@@ -157,7 +138,9 @@ class _Device(TypedDict, total=False):
     ]
 
 
-class _Load(TypedDict, total=False):
+class Load(TypedDict, total=False):
+    """How much a step does."""
+
     batch: Annotated[
         int | str | None,  # samples, or "4Mi tokens"
         Option(
@@ -169,14 +152,16 @@ class _Load(TypedDict, total=False):
     ]
 
 
-class _Length(TypedDict, total=False):
+class Length(TypedDict, total=False):
+    """How long a sample is."""
+
     seq: Annotated[
         int | None,
         Option("--seq", "N", "Positions (tokens) of a sample, in place of the network's own.", read=Values.count),
     ]
 
 
-class _Network(TypedDict, total=False):
+class Network(TypedDict, total=False):
     """What every question about the plans of a network may say."""
 
     precision: Annotated[
@@ -393,7 +378,9 @@ class _Network(TypedDict, total=False):
     ]
 
 
-class _Framework(TypedDict, total=False):
+class Framework(TypedDict, total=False):
+    """What runs the plans."""
+
     framework: Annotated[
         FrameworkLike | None,
         Option(
@@ -407,7 +394,9 @@ class _Framework(TypedDict, total=False):
     ]
 
 
-class _Mode(TypedDict, total=False):
+class Mode(TypedDict, total=False):
+    """What is predicted: a step of training or of inference, and by which cost model."""
+
     mode: Annotated[
         Literal["training", "inference"] | None,
         Option(
@@ -477,7 +466,7 @@ class _Mode(TypedDict, total=False):
     ]
 
 
-class _Requests(TypedDict, total=False):
+class Requests(TypedDict, total=False):
     """What is served, with ``mode="inference"``."""
 
     prompt: Annotated[
@@ -716,7 +705,7 @@ class _Requests(TypedDict, total=False):
     ]
 
 
-class _Serving(_Requests, total=False):
+class Serving(Requests, total=False):
     """And how full servers are, where nothing says how many requests come."""
 
     concurrency: Annotated[
@@ -744,7 +733,7 @@ class _Serving(_Requests, total=False):
     ]
 
 
-class _Space(TypedDict, total=False):
+class Space(TypedDict, total=False):
     """Which plans are looked at, and what a device costs."""
 
     space: Annotated[
@@ -799,7 +788,9 @@ class _Space(TypedDict, total=False):
     ]
 
 
-class _Objective(TypedDict, total=False):
+class Objective(TypedDict, total=False):
+    """What is best."""
+
     objective: Annotated[
         str | None,
         Option(
@@ -813,7 +804,9 @@ class _Objective(TypedDict, total=False):
     ]
 
 
-class _TimeLimit(TypedDict, total=False):
+class TimeLimit(TypedDict, total=False):
+    """When a search stops."""
+
     time_limit: Annotated[
         Time | None,
         Option(
@@ -827,7 +820,9 @@ class _TimeLimit(TypedDict, total=False):
     ]
 
 
-class _Proof(_TimeLimit, total=False):
+class Proof(TimeLimit, total=False):
+    """How far a search goes, and from which seed."""
+
     gap: Annotated[
         float | str,
         Option(
@@ -852,7 +847,9 @@ class _Proof(_TimeLimit, total=False):
     ]
 
 
-class _Solver(TypedDict, total=False):
+class Solver(TypedDict, total=False):
+    """By which exact method splits per layer are found."""
+
     solver: Annotated[
         Literal["auto", "program", "elimination"] | None,
         Option(
@@ -866,7 +863,7 @@ class _Solver(TypedDict, total=False):
     ]
 
 
-class _Nodes(TypedDict, total=False):
+class Nodes(TypedDict, total=False):
     """What says how many GPUs there are in place of `gpus` (`planner.api.requests.with_gpus`)."""
 
     nodes: Annotated[
@@ -880,11 +877,13 @@ class _Nodes(TypedDict, total=False):
     ]
 
 
-class _OnePlan(_Nodes, _Hardware, _Device, _Load, _Length, _Network, _Mode, _Serving, _Space, total=False):
+class OnePlan(Nodes, Hardware, Device, Load, Length, Network, Mode, Serving, Space, total=False):
     """A question about plans on one cluster at one batch."""
 
 
-class _First(TypedDict, total=False):
+class First(TypedDict, total=False):
+    """Which plan is named first."""
+
     fastest: Annotated[
         bool,
         Option(
@@ -897,138 +896,9 @@ class _First(TypedDict, total=False):
     ]
 
 
-class EstimateOptions(_OnePlan, _Framework, total=False):
-    """Keywords of `planner.estimate`."""
+class Jobs(TypedDict, total=False):
+    """How many processes search."""
 
-    gpus: Annotated[
-        int | None,
-        Option(
-            "--gpus -g",
-            "N",
-            "Use exactly N workers. Default: those of the degrees that are given, else 1.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
-    ]
-
-
-class ExplainOptions(EstimateOptions, _First, _Objective, _TimeLimit, _Solver, total=False):
-    """Keywords of `planner.explain`."""
-
-    sensitivity: Annotated[
-        bool,
-        Option(
-            "--sensitivity",
-            None,
-            "Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
-            panel=SEARCH,
-        ),
-    ]
-
-
-class WhyNotOptions(EstimateOptions, _First, _Objective, _TimeLimit, total=False):
-    """Keywords of `planner.why_not`."""
-
-    gpus: Annotated[
-        int | None,
-        Option(
-            "--gpus -g",
-            "N",
-            "Workers there are; the plan may leave some idle. Default: those of the degrees that are given, else 1.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
-    ]
-
-
-# What people say of nearly every question; the help begins with it, in this order.
-_USUAL = ("gpus", "nodes", "cluster", "device", "batch", "seq", "framework", "precision", "optimizer", "objective")
-
-
-class OptimizeOptions(_OnePlan, _First, _Objective, _Proof, _Solver, total=False):
-    """Keywords of `planner.optimize`."""
-
-    framework: Annotated[
-        "FrameworkLike | Sequence[FrameworkLike] | None",
-        Option(
-            "--framework",
-            "LIST",
-            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Several "
-            "(torchtitan,megatron-lm) are searched one by one and compared; auto: all that can run the network and be exported. "
-            "Default: none, a well-tuned implementation.",
-            words="kind:frameworks",
-            is_list=True,
-            read=one_framework,
-        ),
-    ]
-
-    gpus: Annotated[
-        int | None,
-        Option(
-            "--gpus -g",
-            "N",
-            "Use at most N workers; fewer may be best. Default: all of a cluster with a size.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
-    ]
-    top: Annotated[
-        int,
-        Option(
-            "--top -k", "K", "Show the K best plans. Default: 5.", panel=SEARCH, read=partial(Values.count, most=10_000)
-        ),
-    ]
-    diverse: Annotated[bool | None, Option("--diverse/--no-diverse", None, _DIVERSE, panel=SEARCH, rare=True)]
-
-
-class ScaleOptions(_Hardware, _Device, _Length, _Network, _Framework, _Mode, total=False):
-    """Keywords of `planner.scale`."""
-
-    nodes: Annotated[
-        Degrees | None,
-        Option(
-            "--nodes",
-            "LIST",
-            "In place of --workers: all GPUs of so many nodes of the cluster, as in 1,2,4,8.",
-            read=Values.worker_counts,
-        ),
-    ]
-    workers: Annotated[
-        Degrees | None,
-        Option(
-            "--workers -w --gpus -g",
-            "LIST",
-            "Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
-            read=Values.worker_counts,
-        ),
-    ]
-    weak: Annotated[bool, Option("--weak", None, "Every worker has its own --batch: the global batch grows.")]
-    strong: Annotated[bool, Option("--strong", None, "The workers share one --batch. This is the default.")]
-    batch: Annotated[
-        int | str | None,
-        Option(
-            "--batch -b",
-            "N",
-            "Samples per step: of all workers together, or of each with --weak. Default: the model's usual batch.",
-            read=as_given,
-        ),
-    ]
-    family: Annotated[
-        str | None,
-        Option(
-            "--family",
-            "NAME",
-            "mesh (the best plan over a device mesh: transformers), data, model, hybrid (the paper's formula under paleo), pipeline, "
-            "spatial, mixed or best (of a split per layer). Default: mesh for transformers, else data.",
-            panel=SPACE,
-            words="mesh data model hybrid pipeline spatial mixed best",
-        ),
-    ]
-    epochs: Annotated[
-        float | None,
-        Option("--epochs", "X", "Passes over the data, for the hours of a training.", read=Values.positive),
-    ]
-    samples: Annotated[Amount | None, Option("--samples", "N", "Samples of one epoch: 1.28M.", read=Values.amount)]
-
-
-class _Jobs(TypedDict, total=False):
     jobs: Annotated[
         int | None,
         Option(
@@ -1039,139 +909,3 @@ class _Jobs(TypedDict, total=False):
             read=partial(Values.count, most=1024),
         ),
     ]
-
-
-class SweepOptions(_Device, _Network, _Framework, _Objective, _Space, _Jobs, _Proof, total=False):
-    """Keywords of `planner.sweep`."""
-
-    nodes: Annotated[
-        Degrees | None,
-        Option(
-            "--nodes",
-            "LIST",
-            "In place of --gpus: all GPUs of so many nodes of the cluster, as in 1,2,4..16.",
-            read=Values.doubled_counts,
-        ),
-    ]
-    gpus: Annotated[
-        Degrees,
-        Option(
-            "--gpus -g",
-            "LIST",
-            "Workers at most, one question each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
-            read=Values.doubled_counts,
-        ),
-    ]
-    cluster: Annotated[
-        "Several | None", Option("--cluster -c", "LIST", f"Clusters, {_CLUSTERS}", words="kind:clusters", is_list=True)
-    ]
-    batch: Annotated[
-        Degrees | None,
-        Option("--batch -b", "LIST", "Samples per step: 256,512. Default: the model's own.", read=Values.counts),
-    ]
-    seq: Annotated[
-        Degrees | None,
-        Option("--seq", "LIST", "Positions of a sample: 4096,8192. Default: the network's own.", read=Values.counts),
-    ]
-    dask: Annotated[
-        str | None,
-        Option(
-            "--dask",
-            "ADDRESS",
-            "Search on the workers of a Dask scheduler, as in tcp://10.0.0.1:8786 (extra 'dask').",
-            panel=SEARCH,
-        ),
-    ]
-    fresh: Annotated[bool, Option("--fresh", None, "Search everything again, whatever a journal has.", panel=SEARCH)]
-
-
-class SizeOptions(_Device, _Load, _Length, _Network, _Framework, _Requests, _Space, _Jobs, _Proof, total=False):
-    """Keywords of `planner.size`."""
-
-    spares: Annotated[
-        int | None,
-        Option(
-            "--spares",
-            "N",
-            "Serving: replicas in reserve, that may be down. Default: 1.",
-            panel=SERVING,
-            read=partial(Values.count, least=0, most=_MOST_SEQUENCES),
-        ),
-    ]
-    demand: Annotated[
-        str | os.PathLike[str] | None,
-        Option(
-            "--demand",
-            "FILE",
-            "Serving: requests per second hour by hour (CSV: hour,rate_per_s), in place of --rate.",
-            panel=SERVING,
-        ),
-    ]
-
-    tokens: Annotated[
-        Amount | None,
-        Option("--tokens", "N", "Length of the training in tokens: 1T, 300B, 1.5e13.", read=Values.amount),
-    ]
-    samples: Annotated[
-        Amount | None,
-        Option(
-            "--samples",
-            "N",
-            "Length of the training in samples, or, with --epochs, samples of one epoch: 1.28M.",
-            read=Values.amount,
-        ),
-    ]
-    epochs: Annotated[
-        float | None, Option("--epochs", "X", "Passes over the --samples. Default: 1.", read=Values.positive)
-    ]
-    days: Annotated[float | None, Option("--days", "X", "Finish within so many days.", read=Values.positive)]
-    budget: Annotated[Amount | None, Option("--budget", "USD", "Spend at most so much: 2M, 500k.", read=Values.amount)]
-    cluster: Annotated[
-        "Several | None",
-        Option("--cluster -c", "LIST", f"Clusters to choose among, {_CLUSTERS}", words="kind:clusters", is_list=True),
-    ]
-    max_gpus: Annotated[
-        int | None,
-        Option(
-            "--max-gpus",
-            "N",
-            "Look at no more GPUs of a cluster. Default: 4096.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
-    ]
-    nodes: Annotated[
-        int | None,
-        Option(
-            "--nodes",
-            "N",
-            "In place of --max-gpus: look at no more nodes of a cluster.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
-    ]
-    goodput: Annotated[
-        float | str | None,
-        Option(
-            "--goodput",
-            "X",
-            "Share of the time in which steps are made, the rest being lost to failures and restarts: 90%. Default: 100%.",
-            panel=COSTS,
-            read=Values.share,
-        ),
-    ]
-
-
-def options_of(declared: type, *names: str) -> dict[str, Option]:
-    """Options of a class by keyword, those that are named and then the usual ones first; other names of a keyword are left out.
-
-    >>> list(options_of(OptimizeOptions, "gpus"))[:2], options_of(OptimizeOptions)["top"].flags
-    (['gpus', 'nodes'], '--top -k')
-    """
-    options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
-    ordered = {name: options[name] for name in (*names, *_USUAL) if name in options} | options
-    return {name: option for name, option in ordered.items() if option.flags}
-
-
-def aliases_of(declared: type) -> dict[str, str]:
-    """Other names of keywords, as ``micro_batches`` is one of ``num_micro_batches``."""
-    options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
-    return {name: option.field for name, option in options.items() if not option.flags}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from planner.api.calls import Interrupted, given_in_python, in_python_words, takes_options
-from planner.api.options import options_of
+from planner.api.keywords import options_of
 from planner.api.place_options import PlaceOptions
 from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads

@@ -11,7 +11,7 @@ from planner.api.shown import Reads
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
-    from planner.api.options import EstimateOptions, ExplainOptions
+    from planner.api.keywords import EstimateOptions, ExplainOptions
     from planner.api.results import Estimate, Explanation
     from planner.core import answer as core
 

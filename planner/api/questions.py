@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
-from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, WhyNotOptions
+from planner.api.keywords import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, WhyNotOptions
 from planner.api.plans import Plan
 from planner.api.requests import curve_of, question_about_plan, search_request
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult, WhyNot

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from planner.api.options import (
+from planner.api.keywords import (
     EstimateOptions,
     ExplainOptions,
     OptimizeOptions,
@@ -67,7 +67,7 @@ def request_of(
     Parameters
     ----------
     options : mapping
-        Declarations by keyword, as `planner.api.options.options_of` has them; those of something else than the request are left out.
+        Declarations by keyword, as `planner.api.keywords.options_of` has them; those of something else than the request are left out.
     given : mapping
         Values by keyword, and ``model``; what is not given is absent.
     values : Values

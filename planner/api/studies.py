@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
-from planner.api.options import SizeOptions, SweepOptions, options_of
+from planner.api.keywords import SizeOptions, SweepOptions, options_of
 from planner.api.plans import Plan
 from planner.api.readers import SERVING
 from planner.api.requests import Progress, check_samples, read_options, request_of, with_gpus

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from planner.api.options import EstimateOptions, options_of
+from planner.api.keywords import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import RUN_FROM, Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, Output, Progress, emit, output_of, remark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.api.options import EstimateOptions, ExplainOptions, options_of
+from planner.api.keywords import EstimateOptions, ExplainOptions, options_of
 from planner.api.readers import SEARCH, Option
 from planner.commands.command import RUN_FROM, Typed, argument, command
 from planner.commands.output import (

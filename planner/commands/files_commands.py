@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from planner.api.options import EstimateOptions, options_of
+from planner.api.keywords import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, emit, output_of, remark

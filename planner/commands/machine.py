@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from planner.api.options import EstimateOptions, options_of
+from planner.api.keywords import EstimateOptions, options_of
 from planner.api.readers import COSTS, OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, command

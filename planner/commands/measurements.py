@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from planner.api.options import EstimateOptions, options_of
+from planner.api.keywords import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, argument, command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from planner.api.options import options_of
+from planner.api.keywords import options_of
 from planner.api.place_options import PlaceOptions
 from planner.api.readers import OUTPUT, Option
 from planner.api.values import as_flag

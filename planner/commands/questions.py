@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from planner.api.options import (
+from planner.api.keywords import (
     EstimateOptions,
     ExplainOptions,
     OptimizeOptions,

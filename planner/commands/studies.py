@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from planner.api.options import SizeOptions, SweepOptions, options_of
+from planner.api.keywords import SizeOptions, SweepOptions, options_of
 from planner.api.pages import PLOT_OPTION, figure_file, is_installed
 from planner.commands.command import MODEL, Typed, command
 from planner.commands.output import (

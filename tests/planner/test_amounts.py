@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.api.options import OptimizeOptions, options_of
+from planner.api.keywords import OptimizeOptions, options_of
 from planner.api.requests import request_of
 from planner.api.values import Values
 from planner.core.errors import UsageError

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import __version__
-from planner.api.options import OptimizeOptions, options_of
+from planner.api.keywords import OptimizeOptions, options_of
 from planner.core.errors import ExitCode, UnknownName, did_you_mean
 from planner.importers.networks import load_model
 from planner.schema import DOCUMENTS, json_schema

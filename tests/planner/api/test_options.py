@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from planner.api import options as o
+from planner.api import keywords as o
 from planner.api.calls import given_in_python
-from planner.api.options import options_of
+from planner.api.keywords import options_of
 from planner.api.place_options import PlaceOptions
 from planner.api.requests import request_of, with_gpus
 from planner.api.values import MAX_GPUS, Values

@@ -8,14 +8,7 @@ import sys
 
 import pytest
 
-from planner.api.options import (
-    ExplainOptions,
-    OptimizeOptions,
-    ScaleOptions,
-    SizeOptions,
-    SweepOptions,
-    options_of,
-)
+from planner.api.keywords import ExplainOptions, OptimizeOptions, ScaleOptions, SizeOptions, SweepOptions, options_of
 from planner.api.pages import REPORT_OPTIONS
 from planner.api.place_options import PlaceOptions
 from planner.api.readers import Option, words_from

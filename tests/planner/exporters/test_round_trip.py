@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.plan import MeshPlan
-from planner.api.options import EstimateOptions, options_of
+from planner.api.keywords import EstimateOptions, options_of
 from planner.api.requests import request_of
 from planner.api.values import Values
 from planner.exporters import TARGETS_ELSEWHERE, exporter_of

@@ -14,7 +14,7 @@ import pytest
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, columns_of
 from costmodel.mesh.schedule import schedule_is_legal
-from planner.api.options import OptimizeOptions, options_of
+from planner.api.keywords import OptimizeOptions, options_of
 from planner.api.requests import request_of
 from planner.api.values import Values
 from planner.core.errors import UsageError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.objectives import OBJECTIVES
-from planner.api.options import OptimizeOptions, options_of
+from planner.api.keywords import OptimizeOptions, options_of
 from planner.api.readers import MESH
 from planner.api.requests import request_of
 from planner.api.values import Values
