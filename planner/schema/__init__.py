@@ -26,7 +26,7 @@ DOCUMENTS: dict[str, str] = {
     "scale": "planner.schema.answer:ScaleDocument",
     "sweep": "planner.schema.results:SweepDocument",
     "size": "planner.schema.results:SizeDocument",
-    "fleet": "planner.schema.fleet:FleetDocument",
+    "fleet": "planner.schema.results:FleetDocument",
     "validation": "planner.schema.results:ValidationDocument",
     "measure": "planner.schema.results:MeasureDocument",
     "detect": "planner.schema.results:DetectDocument",

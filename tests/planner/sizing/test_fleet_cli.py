@@ -13,7 +13,7 @@ import pytest
 import planner
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request, TimeLimit
-from planner.schema.fleet import FleetDocument
+from planner.schema.results import FleetDocument
 from planner.spaces.ask import optimize
 
 SERVED = ("llama3-8b", "--prompt", "1000", "--output-tokens", "200", "--max-tpot", "p90:30ms")
