@@ -21,7 +21,7 @@ DOCUMENTS: dict[str, str] = {
     "result": "planner.schema.answer:AnyResult",
     "breakdown": "planner.schema.answer:AnyBreakdown",
     "compare": "planner.schema.results:CompareDocument",
-    "why-not": "planner.schema.why_not:WhyNotDocument",
+    "why-not": "planner.schema.results:WhyNotDocument",
     "check": "planner.schema.results:AnyCheck",
     "scale": "planner.schema.answer:ScaleDocument",
     "sweep": "planner.schema.results:SweepDocument",

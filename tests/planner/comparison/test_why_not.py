@@ -17,7 +17,7 @@ from costmodel.tolerances import EQUAL
 from planner.comparison.why_not import steps_between
 from planner.core.request import Request
 from planner.question.resolve import resolve
-from planner.schema.why_not import WhyNotDocument
+from planner.schema.results import WhyNotDocument
 from planner.spaces.base import PlanSpace, space_of
 from strategies.mesh.settings import DISTINCT, Bounds, MeshRestriction
 
