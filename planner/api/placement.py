@@ -17,7 +17,7 @@ from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted
-from planner.files.json_file import JsonFile, workload_of
+from planner.files.documents import JsonFile, workload_of
 from planner.files.resources import InMemory, reference_to
 from planner.placement.question import BASELINES, PlaceRequest
 

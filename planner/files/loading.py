@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from costmodel.hardware.device import Device
     from costmodel.uncertainty.constants import Calibration
     from planner.core.blocks import Block
+    from planner.files.documents import JsonFile
     from planner.files.expansion import Expansion
-    from planner.files.json_file import JsonFile
     from planner.schema.model import NetworkFile, PublishedPlan
 
 _WIDTH = 120

@@ -103,7 +103,7 @@ def network_path(path: Path) -> Path:
 
 
 def _load_json(path: Path) -> LoadedModel:
-    from planner.files.json_file import read_json_file
+    from planner.files.documents import read_json_file
     from planner.importers import paleo_json
 
     file = read_json_file(path)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.core.errors import InputFileError, UsageError, did_you_mean
-from planner.files.documents import Document, document_of
-from planner.files.json_file import document_of_json
+from planner.files.documents import Document, document_of, document_of_json
 from planner.files.text import failure, read_text
 from planner.importers.drafts import Drafts, attach, network_layers
 

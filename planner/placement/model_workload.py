@@ -33,7 +33,7 @@ from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
-from planner.files.json_file import JsonFile
+from planner.files.documents import JsonFile
 from planner.files.loading import LoadedModel, load_calibration, load_cluster
 from planner.files.naming.frameworks import framework_of
 from planner.files.resources import InMemory

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, AliasChoices
 
 from planner.core.errors import FileProblem, InputFileError
-from planner.files.json_file import JsonFile
+from planner.files.documents import JsonFile
 from planner.placement.workload_file import Amount, Loaded, NodeId, Number, OpenModel, Positive, built, checked
 from planner.schema.common import fail
 from planner.schema.records import key, record, several

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator
 
 from planner.core.errors import FileProblem, InputFileError
-from planner.files.documents import parse_document
-from planner.files.json_file import read_workload
+from planner.files.documents import parse_document, read_workload
 from planner.files.validation import validate
 from planner.files.yaml_text import yaml_text
 from planner.placement.question import PlaceAnswer, rows_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from planner.core.request import Mode
-from planner.files.json_file import JsonFile
+from planner.files.documents import JsonFile
 from planner.files.resources import InMemory
 from strategies.limits import Clock
 from strategies.placement.baselines import local_search, one_device, solve_chain, solve_greedy

@@ -20,7 +20,7 @@ from planner.core.errors import (
     SearchInterrupted,
     UsageError,
 )
-from planner.files.json_file import JsonFile, read_workload
+from planner.files.documents import JsonFile, read_workload
 from planner.files.resources import bundled_name
 from planner.placement.check import Checked, check_latency, check_piper, check_throughput
 from planner.placement.piper_file import is_piper, piper_from

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from pydantic_core import PydanticCustomError
 
 from planner.core.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
-from planner.files.json_file import JsonFile
+from planner.files.documents import JsonFile
 from planner.files.validation import error_text, validate
 from planner.schema.common import FileModel, Text
 from planner.schema.records import key, record, several

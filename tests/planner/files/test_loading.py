@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from planner.core.errors import ExitCode, FileProblem, InputFileError
-from planner.files.documents import MAX_DEPTH, MAX_NODES, parse_document
-from planner.files.json_file import read_json_file
+from planner.files.documents import MAX_DEPTH, MAX_NODES, parse_document, read_json_file
 from planner.files.loading import load_document
 from planner.files.text import MAX_BYTES
 from planner.schema.calibration import CalibrationFile

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from planner.files.json_file import read_workload
+from planner.files.documents import read_workload
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import workload_from

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from planner.files.json_file import JsonFile, read_workload
+from planner.files.documents import JsonFile, read_workload
 from planner.placement.check import check_piper
 from planner.placement.piper_file import piper_from
 from strategies.limits import Clock
