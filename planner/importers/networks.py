@@ -110,7 +110,7 @@ def _load_json(path: Path) -> LoadedModel:
     if not paleo_json.detect(file.content):
         message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
         if isinstance(file.content, dict) and _CONFIG_KEYS & file.content.keys():
-            from planner.importers.hugging_face.families import ARCHITECTURES
+            from planner.importers.hugging_face.fields import ARCHITECTURES
 
             message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
         raise failure(path, message)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.core.errors import FileProblem, InputFileError
-from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, WITH_TEXT_PART
+from planner.importers.hugging_face.fields import ARCHITECTURES, REFUSED, WITH_TEXT_PART
 from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.planner.published_configs import ESSENTIAL, PUBLISHED, whole

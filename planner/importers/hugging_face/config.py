@@ -22,8 +22,14 @@ from typing import Any
 from planner.core.errors import InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.importers.drafts import LONGEST_NAME, NOT_IN_NAMES
-from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
-from planner.importers.hugging_face.fields import Fields, notes_of_quantization
+from planner.importers.hugging_face.fields import (
+    ARCHITECTURES,
+    REFUSED,
+    TEXT_PARTS,
+    WITH_TEXT_PART,
+    Fields,
+    notes_of_quantization,
+)
 from planner.importers.hugging_face.parts import Network
 from planner.importers.sources import ImportedDocument
 

@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.families import DECODERS
-from planner.importers.hugging_face.fields import Fields
+from planner.importers.hugging_face.fields import DECODERS, Fields
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 MAX_LAYERS = 5000  # each is some dozen layers of a network file, which has at most 100,000

@@ -11,8 +11,7 @@ from typing import Any
 
 from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS, read_sizes
-from planner.importers.hugging_face.families import ENCODER_DECODERS, ENCODERS
-from planner.importers.hugging_face.fields import Fields
+from planner.importers.hugging_face.fields import ENCODER_DECODERS, ENCODERS, Fields
 
 
 def read_bert(fields: Fields, model_type: str) -> p.Network:

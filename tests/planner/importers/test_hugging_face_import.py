@@ -12,8 +12,7 @@ import yaml
 
 from planner.core.errors import InputFileError, UsageError
 from planner.importers.hugging_face.config import IMAGES_PER_STEP, TOKENS_PER_STEP
-from planner.importers.hugging_face.families import ARCHITECTURES, WITH_TEXT_PART
-from planner.importers.hugging_face.fields import notes_of_quantization
+from planner.importers.hugging_face.fields import ARCHITECTURES, WITH_TEXT_PART, notes_of_quantization
 from planner.importers.networks import load_model
 from planner.importers.sources import imported_document, text_of
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, whole, written
