@@ -221,7 +221,7 @@ class MeshPlanSpace(PlanSpace):
         return [*notes, *super().search_notes(found, answer)]
 
     def preferred(self, found: Found) -> Found:
-        from planner.spaces.mesh.first_plan import with_first
+        from planner.spaces.mesh.roles import with_first
 
         return with_first(self, self._settings_after(found), found)
 
