@@ -1,4 +1,4 @@
-"""One mesh plan in detail: its layers, pipeline ranks, links and model FLOPs as rows.
+"""One mesh plan in detail: its layers, pipeline ranks, links and model FLOPs as rows, and its step as a timeline.
 
 The rows come from the same tables as the plan's cost: layer times add up to the compute and the tensor-parallel communication of a
 micro-batch, rank memory to the memory of the plan.
@@ -11,11 +11,11 @@ Convention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B): matrix produc
 two, forward plus both gradients, recomputation not counted; attention counts the pairs of positions that its mask
 leaves. A step's MFU is that over step time, devices and the dense peak of the number format.
 
-The step of a mesh plan as a timeline: a track per pipeline rank.
-
-The pipeline is simulated event by event (`costmodel.timeline`) with the times of chunks that the cost model uses, not taken from its closed
-forms: where the spans end is a check of the step time. Transfers of activations to the host are not placed among the passes: the cost
-model adds the exposed time of all micro-batches, and so does the last span.
+Timeline
+--------
+A track per pipeline rank. The pipeline is simulated event by event (`costmodel.timeline`) with the times of chunks that the cost model
+uses, not taken from its closed forms: where the spans end is a check of the step time. Transfers of activations to the host are not
+placed among the passes: the cost model adds the exposed time of all micro-batches, and so does the last span.
 """
 
 from __future__ import annotations

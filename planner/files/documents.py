@@ -1,10 +1,10 @@
-"""Reads a YAML file into plain values that remember where they stand, within limits on size, depth and count.
+"""Reads YAML and JSON files into plain values that remember where they stand, within limits on size, depth and count.
 
-The parser's events are turned into a tree here, without its constructors: no tag can build an object, a bomb of aliases or of
+YAML: the parser's events are turned into a tree here, without its constructors: no tag can build an object, a bomb of aliases or of
 brackets is refused before it grows, duplicate keys are errors, and scalars follow YAML 1.2 (`yes`, `on`, `1:30` and dates are
 words; `1e3` is a number).
 
-Reads JSON files, small and large, and finds the line and column of a value when there is something to say about it.
+JSON, small and large: the line and column of a value are looked for only when there is something to say about it.
 """
 
 from __future__ import annotations

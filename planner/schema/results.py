@@ -1,9 +1,4 @@
-"""What `--json` prints of the commands that are not about one plan: list, compare, validate, measure, calibrate, place, size, sweep, ...
-
-What `planner size --rate ... --json` prints: servers for requests that come at a rate.
-
-What `planner why-not --json` prints.
-"""
+"""What `--json` prints of the commands that do not answer with a plan: list, compare, why-not, validate, measure, place, size, ..."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ What a config does not say
 What has no weights and no layer of its own
     Rotary and ALiBi positions, scaling and soft-capping of scores and logits, the routers' losses.
 
-To add a decoder of the kind of Llama, write the facts about it in `families`; for another architecture, write a reader
-(fields, model type) -> `parts.Network` and list it in `families`.
+To add a decoder of the kind of Llama, write the facts about it in `families.yaml`; for another architecture, write a reader
+(fields, model type) -> `parts.Network` and list it there.
 """
 
 from __future__ import annotations

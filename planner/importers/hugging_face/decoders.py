@@ -1,4 +1,4 @@
-"""Decoders: those of `families`, DeepSeek-V2 and V3 with latent attention and many small experts, OPT, Falcon, MPT and DBRX.
+"""Decoders: those of `fields`, DeepSeek-V2 and V3 with latent attention and many small experts, OPT, Falcon, MPT and DBRX.
 
 Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``), what
 the architectures do with them is in ``modeling_*.py`` there. What DeepSeek's config classes leave out (``moe_layer_freq``) is in the files
@@ -374,7 +374,7 @@ def _latent_attention(fields: Fields, hidden: int, heads: int, *, has_indexer: b
     ]
 
 
-# -- decoders that are no row of `families` ---------------------------------------------------------------------------------
+# -- decoders that are no row of `families.yaml` ---------------------------------------------------------------------------------
 
 
 def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001

@@ -1,6 +1,6 @@
 """Reads the keys of a config.json: values checked one by one, all problems kept with their places; and notes on keys that nobody read.
 
-What is known of Hugging Face's model types, from ``families.yaml`` beside this module: rows of facts, and by whom each is read.
+``families.yaml`` beside this module says what is known of Hugging Face's model types: rows of facts, and by whom each is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plans over a mesh for other wishes than the best score, each by a search of its own.
+"""Which plan over a mesh an answer names first, the simplest of those nearly as good as the best, and plans for other wishes.
 
-Which plan an answer names first: the simplest of those that are nearly as good as the best.
+Each of these comes from a search of its own.
 """
 
 from __future__ import annotations

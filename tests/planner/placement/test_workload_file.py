@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.core.errors import InputFileError
-from planner.files import json_file
+from planner.files import documents
 from planner.placement.workload_file import Loaded, workload_from
 from strategies.placement.problem import PlacementProblem
 
@@ -25,7 +25,7 @@ def workload(**more: Any) -> dict[str, Any]:
 
 
 def load_workload(path: Path, overrides: dict[str, float] | None = None) -> Loaded[PlacementProblem]:
-    return workload_from(json_file.read_workload(path), overrides or {})
+    return workload_from(documents.read_workload(path), overrides or {})
 
 
 def message(tmp_path: Path, content: Any, overrides: dict[str, float] | None = None) -> str:
@@ -152,7 +152,7 @@ def test_huge_files_are_refused_before_they_are_parsed(tmp_path: Path, monkeypat
         stream.truncate(200 * 2**20)
     with pytest.raises(InputFileError, match="is larger than 64 MiB, the limit of a workload"):
         load_workload(path)
-    monkeypatch.setattr(json_file, "MAX_WORKLOAD_BYTES", 100)
+    monkeypatch.setattr(documents, "MAX_WORKLOAD_BYTES", 100)
     assert "is larger than" in message(tmp_path, workload())
 
 
