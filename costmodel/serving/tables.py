@@ -263,12 +263,9 @@ def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -
     if not layer.params.causal:
         return [_encoder_kernel(layer, keys, workload)]
     if getattr(layer.params, "selected", 0):
-        prompt, new = float(workload.first_tokens), (keys.prompts * keys.chunk).astype(np.float64)
-        seen, chosen = (
-            pairs_of_positions(prompt, prompt, causal=True, window=window) / prompt
-            for window in (0, layer.params.selected)
-        )
-        read = keys.prompts * 0.5 * (prompt + np.minimum(keys.chunk, prompt))
+        new = (keys.prompts * keys.chunk).astype(np.float64)
+        seen, chosen = (_pairs_of_prompt(workload, w) / workload.new_tokens for w in (0, layer.params.selected))
+        read = keys.prompts * _seen_by_chunk(workload, keys.chunk)
         decoded, context = keys.decodes.astype(np.float64), workload.decode_context
         return [
             *_selected_kernels(layer, keys, new, seen, chosen, read),
@@ -311,13 +308,11 @@ def _cross_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> We
 
 def _prompt_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
     """A mean chunk: the pairs of all new tokens divided by the chunks; it sees what was cached, half of the new ones and half of itself."""
-    size, prompt, cached = _sizes(layer, keys.tp), float(workload.first_tokens), float(workload.cached_tokens)
-    new = prompt - cached
+    size, prompt = _sizes(layer, keys.tp), float(workload.first_tokens)
     chunk = np.maximum(keys.chunk, 1).astype(np.float64)
-    pieces = np.ceil(new / chunk)
-    whole, known = (pairs_of_positions(n, n, causal=True, window=size.window) for n in (prompt, cached))
-    pairs = keys.prompts * size.heads * (whole - known) / pieces
-    seen = cached + 0.5 * (new + np.minimum(chunk, new))
+    pieces = np.ceil((workload.first_tokens - workload.cached_tokens) / chunk)
+    pairs = keys.prompts * size.heads * _pairs_of_prompt(workload, size.window) / pieces
+    seen = _seen_by_chunk(workload, chunk)
     if size.window:
         seen = np.minimum(seen, size.window + chunk)
     depth = 0.5 * (size.score_dim + size.value_dim)
@@ -336,6 +331,21 @@ def _prompt_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
     if layer.kind == "latent_attention":
         kernels.append(_expand_earlier(layer, keys, size, seen - chunk))
     return kernels
+
+
+def _pairs_of_prompt(workload: ServingWorkload, window: int) -> float:
+    """Pairs of the new tokens of a prompt with the positions that they see."""
+    whole, known = (
+        pairs_of_positions(float(n), float(n), causal=True, window=window)
+        for n in (workload.first_tokens, workload.cached_tokens)
+    )
+    return whole - known
+
+
+def _seen_by_chunk(workload: ServingWorkload, chunk: IntArray | FloatArray) -> FloatArray:
+    """Positions that a mean chunk sees: what was cached, half of the new ones and half of itself."""
+    new = float(workload.first_tokens - workload.cached_tokens)
+    return np.asarray(workload.cached_tokens + 0.5 * (new + np.minimum(chunk, new)))
 
 
 def _entering_kernel(layer: Layer, keys: PassKeys, new: FloatArray) -> WeightedKernel:
