@@ -26,6 +26,7 @@ from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_
 from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.arrivals import Curve, Passes, Server, Stream, most_per_s, open_loop
+from costmodel.serving.drafting import Drafter
 from costmodel.serving.percentiles import PERCENTILES
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.pools import of_both_kinds, pool_times, prefill_memory, reader_of
@@ -98,6 +99,7 @@ class ServingModel:
     timer: ModuleTimer  # costs of modules
     assumptions: ServingAssumptions
     module_bytes: tuple[float, ...]  # weights of every kind of module
+    drafter: Drafter | None = None  # what drafts tokens on the devices
     prefill_cluster: Cluster | None = None  # of workers that only read prompts, where they are other devices
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
 
@@ -127,13 +129,14 @@ class ServingModel:
         assumed, modules = assumptions or ServingAssumptions.of(workload.framework), fold(workload.graph)
         timer = ModuleTimer.build(workload, cluster, modules, assumed)
         one = np.ones(1, dtype=np.int64)
-        sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))
+        sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one, queries=one))
         return cls(
             workload=workload,
             cluster=cluster,
             modules=modules,
             timer=timer,
             assumptions=assumed,
+            drafter=Drafter.of(timer),
             module_bytes=tuple((sizes.weight_bytes + sizes.tied_bytes)[0].tolist()),
         )
 
@@ -226,8 +229,15 @@ class ServingModel:
         return Replicas.of(batch, self)
 
     def decode_passes(self, batch: ServingBatch) -> FloatArray:
-        """Decoding passes of one request of each plan, (n,)."""
-        return np.full(len(batch), float(self.workload.later_tokens))
+        """Decoding passes of one request of each plan, (n,): as many as its tokens need, which share passes where some are drafted."""
+        tokens, drafting = float(self.workload.later_tokens), self.workload.drafting
+        if drafting is None:
+            return np.full(len(batch), tokens)
+        return np.maximum(tokens / drafting.tokens_per_pass(batch.draft_tokens), min(tokens, 1.0))
+
+    def per_token(self, batch: ServingBatch) -> FloatArray:
+        """Decoding passes per token that they make, (n,)."""
+        return self.decode_passes(batch) / max(self.workload.later_tokens, 1)
 
     def passes(self, batch: ServingBatch, kinds: tuple[PassKeys, ...]) -> list[Pass]:
         """Passes of each kind, of the replicas of every plan."""
@@ -291,7 +301,8 @@ class ServingModel:
             groups=GroupTimes(cluster=cluster, in_engines=True),
             device=replace(cluster.device, launch_overhead_s=self.assumptions.kernel_overhead_s),
         )
-        return replace(self, workload=workload, cluster=cluster, timer=timer, prefill_cluster=None)
+        drafter = Drafter.of(timer)
+        return replace(self, workload=workload, cluster=cluster, timer=timer, drafter=drafter, prefill_cluster=None)
 
     def layouts_of(self, batch: ServingBatch) -> LayoutArrays:
         """Blocks of every stage of the replicas of every plan."""
@@ -332,14 +343,25 @@ def _chunk(model: ServingModel, batch: ServingBatch) -> tuple[IntArray, IntArray
 
 
 def _keys(batch: ServingBatch, prompts: IntArray, chunk: IntArray, decodes: IntArray) -> PassKeys:
-    return PassKeys(tp=batch.tp, ep=batch.ep, etp=batch.etp, prompts=prompts, chunk=chunk, decodes=decodes)
+    return PassKeys(
+        tp=batch.tp,
+        ep=batch.ep,
+        etp=batch.etp,
+        prompts=prompts,
+        chunk=chunk,
+        decodes=decodes,
+        queries=batch.draft_tokens + 1,
+    )
 
 
 def _passes(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, kinds: tuple[PassKeys, ...]) -> list[Pass]:
     """Time several kinds of passes of every plan; one table has the rows of all, since most of its cost does not depend on their number."""
     together = PassKeys.joined(kinds)
     first, inverse = combined(*(getattr(together, item.name) for item in fields(PassKeys)))
-    table = model.timer.passes(together.take(first))
+    unique = together.take(first)
+    table = model.timer.passes(unique)
+    if model.drafter is not None:
+        table = model.drafter.added_to(table, unique)
     counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
     through = [part @ counts for part in (table.compute_s, table.tp_s, table.ep_s, table.expert_s)]
     inside = table.total_s
@@ -431,7 +453,7 @@ def _full_times(model: ServingModel, batch: ServingBatch, percentiles: Collectio
             ),
             percentiles,
         ),
-        **_parts(model, decode, tpot),
+        **_parts(model, batch, decode, tpot),
         "queue_s": queue,
         **last,
         "earlier_chunks_s": earlier,
@@ -456,10 +478,10 @@ def _figures(
     }
 
 
-def _parts(model: ServingModel, decode: Pass, tpot_s: FloatArray) -> dict[str, FloatArray]:
-    """Parts of the time per token."""
-    decodes = model.workload.later_tokens > 0
-    parts = {f"decode_{name}": getattr(decode, name) * decodes for name in _PARTS_OF_PASS}
+def _parts(model: ServingModel, batch: ServingBatch, decode: Pass, tpot_s: FloatArray) -> dict[str, FloatArray]:
+    """Parts of the time per token: of a pass over the tokens that it makes."""
+    decodes, share = model.workload.later_tokens > 0, model.per_token(batch)
+    parts = {f"decode_{name}": getattr(decode, name) * share for name in _PARTS_OF_PASS}
     waiting = np.maximum(tpot_s - sum(parts.values()), 0.0)
     return {
         "decode_pass_s": decode.through_s * decodes,
@@ -609,7 +631,7 @@ class Replicas:
             "most_requests_per_s": dp * result.most_per_s,
             "occupied_places": result.occupied,
             **result.percentiles,
-            **_parts(self.model, plain, result.token_s),
+            **_parts(self.model, batch, plain, result.token_s),
             "queue_s": queue,
             **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},
             "earlier_chunks_s": earlier,
@@ -621,7 +643,7 @@ def _curves_of(model: ServingModel, batch: ServingBatch) -> tuple[dict[str, Curv
     layouts, (chunk, _), mixed = model.layouts_of(batch), _chunk(model, batch), _is_mixed(model, batch)
     most = int(batch.group_batch.max(initial=1))
     sizes, few = _powers(most, math.sqrt(2.0)), np.concatenate([[0.0], _powers(most, 4.0)])
-    first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp)
+    first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp, batch.draft_tokens)
     shapes, zero = batch.take(first), np.zeros(len(first), dtype=np.int64)
     kinds = tuple(_keys(shapes, zero, zero, zero + int(size)) for size in sizes)
     decode = _curves(_passes(model, shapes, layouts.take(first), kinds), sizes, row)
@@ -697,12 +719,13 @@ def _waiting_s(batch: ServingBatch, decode: Pass, prefill: Pass, reading: FloatA
 
 
 def _sizes(model: ServingModel, batch: ServingBatch) -> ModuleSizes:
-    first, inverse = combined(batch.tp, batch.ep, batch.etp)
-    zero = np.zeros(len(first), dtype=np.int64)
-    keys = PassKeys(
-        tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero
-    )
-    return model.timer.sizes(keys).take(inverse)
+    first, inverse = combined(batch.tp, batch.ep, batch.etp, np.minimum(batch.draft_tokens, 1))
+    shapes, zero = batch.take(first), np.zeros(len(first), dtype=np.int64)
+    keys = _keys(shapes, zero, zero, zero)
+    sizes = model.timer.sizes(keys)
+    if model.drafter is not None:
+        sizes = model.drafter.kept_with(sizes, keys, np.minimum(shapes.draft_tokens, 1))
+    return sizes.take(inverse)
 
 
 def _memory(
@@ -711,11 +734,12 @@ def _memory(
     """Items of the fullest stage, and which it is."""
     modules = layouts.rank_modules
     chunk, _ = _chunk(model, batch)
-    beside = np.where(_is_mixed(model, batch), batch.group_batch, 0)
+    decoded = batch.group_batch * (batch.draft_tokens + 1)
+    beside = np.where(_is_mixed(model, batch), decoded, 0)
     # Replicas whose prompts others read have none in their passes.
     prompts = np.where(batch.is_apart, 0, batch.prefill_batch)
-    rows = np.maximum(prompts * chunk + beside, batch.group_batch)
-    answers = np.maximum(prompts + beside, batch.group_batch)
+    rows = np.maximum(prompts * chunk + beside, decoded)
+    answers = np.maximum(prompts + beside, decoded)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
     sequence = weigh(modules, sizes.cache_bytes)
     between = np.where(batch.pp > 1, 2.0 * rows * model.token_elements * model.workload.precision.activation_bytes, 0.0)
@@ -776,7 +800,14 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
         device=replace(cluster.device, launch_overhead_s=overhead_s),
     )
     apart = model.prefill_cluster and cluster_with(model.prefill_cluster, values)
-    return replace(model, cluster=cluster, prefill_cluster=apart, timer=timer, assumptions=assumptions)
+    return replace(
+        model,
+        cluster=cluster,
+        prefill_cluster=apart,
+        timer=timer,
+        drafter=Drafter.of(timer),
+        assumptions=assumptions,
+    )
 
 
 def times_with(

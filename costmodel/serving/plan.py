@@ -135,6 +135,12 @@ class ServingPlan:
         0, "Tokens of a prompt per pass, beside the decoding; 0: whole prompts.", least=0, most=10**8
     )
     prefill_batch: int = setting(1, "Prompts per pass at most.")
+    draft_tokens: int = setting(
+        0,
+        "Tokens of a sequence that are drafted and verified together in one pass; 0: each pass makes one.",
+        least=0,
+        most=100,
+    )
     prefill_dp: int = setting(0, "Workers that read prompts and nothing else; 0: replicas read their own.", least=0)
     prefill_tp: int = setting(1, "Tensor parallel degree of each of them.")
     prefill_pp: int = setting(1, "Pipeline stages of each of them.")
@@ -186,7 +192,7 @@ class ServingBatch(PlanBatch[ServingPlan]):
         """The workers that read prompts, as plans of their own that hold so many prompts each."""
         own = {name.removeprefix("prefill_"): getattr(self, name) for name in POOL_SETTINGS}
         neutral = {name: np.full(len(self), self.settings()[name].default) for name in POOL_SETTINGS}
-        return replace(self, **own, **neutral, max_batch=held)
+        return replace(self, **own, **neutral, draft_tokens=0 * self.tp, max_batch=held)
 
     @property
     def groups(self) -> IntArray:
@@ -303,6 +309,17 @@ SERVING_RULES: tuple[Rule, ...] = (
         message=lambda s, v: (  # noqa: ARG005
             f"a network with an encoder is served with pp 1 and prefill chunk 0 (whole prompts), not with {v['pp']} and "
             f"{v['prefill_chunk']}"
+        ),
+    ),
+    Rule(
+        name="drafts",
+        fields=("draft_tokens", "pp"),
+        doc="tokens are drafted in one stage, and not beside an encoder",
+        test=lambda s, c: (c["draft_tokens"] == 0) | ((c["pp"] == 1) & (not s.has_encoder)),
+        message=lambda s, v: (
+            "a network with an encoder is served without drafted tokens: draft tokens 0"
+            if s.has_encoder
+            else f"draft tokens {v['draft_tokens']} with pp {v['pp']}: tokens are drafted and verified in one stage (pp 1)"
         ),
     ),
     Rule(

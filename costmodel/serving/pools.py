@@ -51,9 +51,9 @@ _PARTS = ("compute_s", "tp_s", "ep_s", "pp_s", "host_s")
 
 def reader_of(model: ServingModel) -> ServingModel:
     """The cost model of the workers that read prompts: their devices, and no cache for answers."""
-    workload = replace(model.workload, output_tokens=1)
+    workload = replace(model.workload, output_tokens=1, drafting=None)
     if model.prefill_cluster is None:
-        return replace(model, workload=workload, timer=replace(model.timer, workload=workload))
+        return replace(model, workload=workload, timer=replace(model.timer, workload=workload), drafter=None)
     return model.built_for(workload, model.prefill_cluster)
 
 
@@ -100,7 +100,7 @@ class Prefills:
         chunk, pieces = reader.chunks(pool)
         one = np.ones_like(chunk)
         kinds = tuple(
-            PassKeys(tp=pool.tp, ep=pool.ep, etp=pool.etp, prompts=prompts, chunk=chunk, decodes=0 * one)
+            PassKeys(tp=pool.tp, ep=pool.ep, etp=pool.etp, prompts=prompts, chunk=chunk, decodes=0 * one, queries=one)
             for prompts in (one, pool.prefill_batch)
         )
         first, full = reader.passes(pool, kinds)
@@ -151,12 +151,20 @@ class Decodes:
     @classmethod
     def of(cls, model: ServingModel, batch: ServingBatch) -> Decodes:
         """Of the replicas of every plan."""
-        first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp)
+        first, row = combined(batch.tp, batch.pp, batch.ep, batch.etp, batch.draft_tokens)
         numbers = _sequence_knots(int(batch.max_batch.max()))
         each = batch.take(np.repeat(first, len(numbers)))
         each = replace(each, max_batch=np.tile(numbers, len(first)))
         none = np.zeros_like(each.tp)
-        keys = PassKeys(tp=each.tp, ep=each.ep, etp=each.etp, prompts=none, chunk=none, decodes=each.group_batch)
+        keys = PassKeys(
+            tp=each.tp,
+            ep=each.ep,
+            etp=each.etp,
+            prompts=none,
+            chunk=none,
+            decodes=each.group_batch,
+            queries=each.draft_tokens + 1,
+        )
         (found,) = model.passes(each, (keys,))
         shape = (len(first), len(numbers))
         token_s = np.maximum(found.through_s, each.groups * found.slowest_s)
@@ -202,7 +210,8 @@ def transfers(model: ServingModel, batch: ServingBatch) -> tuple[FloatArray, Flo
 def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
     """Cache of a prompt that a rank keeps of every kind of module, (n, K)."""
     one = np.ones_like(tp)
-    return model.timer.sizes(PassKeys(tp=tp, ep=tp, etp=one, prompts=0 * one, chunk=0 * one, decodes=one)).cache_bytes
+    keys = PassKeys(tp=tp, ep=tp, etp=one, prompts=0 * one, chunk=0 * one, decodes=one, queries=one)
+    return model.timer.sizes(keys).cache_bytes
 
 
 # -- both together ------------------------------------------------------------------------------------------------------
@@ -244,12 +253,12 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
     earlier = (prefills.pieces - 1) * prefills.at(flow.read, "slowest_s")
     ttft = flow.wait_s + sum(last.values()) + earlier
     decoded = {
-        f"decode_{name}": decodes.tokens(table).at(decodes.row, flow.sequences) * (tokens > 0)
+        f"decode_{name}": decodes.tokens(table).at(decodes.row, flow.sequences) * model.per_token(batch)
         for name, table in decodes.parts.items()
     }
     transfer = stations.transfer_s / max(tokens, 1)
     tpot = transfer + flow.decode_s / max(tokens, 1)
-    one_pass = np.asarray(sum(decoded.values()))
+    of_pass = np.asarray(sum(decoded.values()))
     return {
         "ttft_s": ttft,
         "tpot_s": tpot,
@@ -261,10 +270,10 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
         **(percentiles or _percentiles(model, flow.wait_s, ttft, tpot)),
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
-        "decode_pass_s": one_pass,
+        "decode_pass_s": of_pass / np.maximum(model.per_token(batch), 1e-300),
         **decoded,
         "transfer_s": transfer,
-        "waiting_s": np.maximum(tpot - one_pass - transfer, 0.0),
+        "waiting_s": np.maximum(tpot - of_pass - transfer, 0.0),
         "queue_s": flow.wait_s,
         **last,
         "earlier_chunks_s": earlier,

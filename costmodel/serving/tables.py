@@ -43,7 +43,8 @@ class PassKeys(StructOfArrays):
     etp: IntArray
     prompts: IntArray  # prompts that take part
     chunk: IntArray  # new tokens of each of them
-    decodes: IntArray  # sequences that get their next token
+    decodes: IntArray  # sequences that are decoded
+    queries: IntArray  # new tokens of each of these: 1, and those that were drafted
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -51,12 +52,12 @@ class PassKeys(StructOfArrays):
     @property
     def rows(self) -> FloatArray:
         """New tokens."""
-        return np.asarray(self.prompts * self.chunk + self.decodes, dtype=np.float64)
+        return np.asarray(self.prompts * self.chunk + self.decodes * self.queries, dtype=np.float64)
 
     @property
     def answers(self) -> FloatArray:
-        """Rows after the last block: a prompt needs its last position only."""
-        return np.asarray(self.prompts + self.decodes, dtype=np.float64)
+        """Rows after the last block: a prompt needs its last position only, a sequence all of its new tokens."""
+        return np.asarray(self.prompts + self.decodes * self.queries, dtype=np.float64)
 
     @property
     def sharing(self) -> IntArray:
@@ -373,13 +374,13 @@ def _expand_earlier(layer: Layer, keys: PassKeys, size: _AttentionSizes, earlier
 
 
 def _decode_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
-    """One query per sequence against its whole cache, which is read once for all the heads that share it.
+    """The new tokens of a sequence against its whole cache, which is read once for all of them and for the heads that share it.
 
     Latent attention works on the compressed vectors: the matrices that would expand them are applied to the query and the result instead
     (arXiv:2405.04434, section 2.1.2), which costs what the layer before costs on one row.
     """
     size, context = _sizes(layer, keys.tp), query_context(layer, workload.decode_context)
-    sequences = keys.decodes.astype(np.float64)
+    sequences, new = keys.decodes.astype(np.float64), (keys.decodes * keys.queries).astype(np.float64)
     kept = cache_elements(layer, keys.tp)
     if layer.kind == "latent_attention":
         whole = float(layer.input_shapes[2][0])
@@ -388,15 +389,15 @@ def _decode_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
         score_dim, value_dim, group = size.score_dim, size.value_dim, size.heads / size.kv_heads
     both = score_dim + value_dim
     kernel = Kernel(
-        flop=2.0 * sequences * size.heads * context * both,
-        elements=sequences * size.heads * both,
-        gemm=(np.maximum(group, 1.0), np.full_like(group, context), np.full_like(group, 0.5 * both)),
+        flop=2.0 * new * size.heads * context * both,
+        elements=new * size.heads * both,
+        gemm=(np.maximum(group, 1.0) * keys.queries, np.full_like(group, context), np.full_like(group, 0.5 * both)),
         algorithm="attention",
         tiling="decode",
     )
     cached = sequences * context * kept
     attention = WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=keys.decodes > 0)
-    return [_entering_kernel(layer, keys, sequences), attention]
+    return [_entering_kernel(layer, keys, new), attention]
 
 
 def _selected_kernels(
@@ -616,6 +617,17 @@ class ModuleTimer:
             "tp_s": np.where(rows > 0, self._tensor_parallel_s(kind, position, role, row_keys), 0.0),
             "ep_s": self._expert_parallel_s(layer, keys) if layer.kind == "moe" else none,
         }
+
+    def rows_of_matrix(self, layer: Layer, rows: FloatArray) -> FloatArray:
+        """Time of a matrix that every rank holds whole, in passes of so many rows."""
+        inputs, outputs = float(layer.input_shapes[0][0]), float(layer.output_shape[0])
+        weights = np.full_like(rows, inputs * outputs)
+        kernel = Kernel(
+            flop=2.0 * rows * inputs * outputs,
+            elements=rows * (inputs + outputs) + weights,
+            gemm=(rows, np.full_like(rows, outputs), np.full_like(rows, inputs)),
+        )
+        return self._kernel_s(layer, WeightedKernel(kernel=kernel, weights=weights, cached=0.0 * rows, runs=rows > 0))
 
     def _seen_by(self, index: int, keys: PassKeys) -> PassKeys:
         """What a pass is for a layer: an encoder reads whole prompts, the decoder alongside one starts with a token of each."""

@@ -88,6 +88,58 @@ def _check_variation(what: str, value: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafts tokens, and how many of them the network accepts (`costmodel.serving.drafting`).
+
+    Attributes
+    ----------
+    acceptance : float
+        Chance that a drafted token is accepted where those before it were.
+    drafter : str
+        "ngram": what follows the same tokens earlier in the text. "mtp": the network's own module. "network": another network.
+    graph : Graph or None
+        That network.
+
+    Raises
+    ------
+    ServingError
+        An acceptance below 0 or above 1.
+
+    Examples
+    --------
+    Of three tokens the first is right with 80 %, the second with 64 % and the third with 51 %; one more comes out of the pass itself.
+
+    >>> Drafting(acceptance=0.8).tokens_per_pass(np.array([0, 1, 3])).round(3).tolist()
+    [1.0, 1.8, 2.952]
+    """
+
+    acceptance: float
+    drafter: Literal["ngram", "mtp", "network"] = "ngram"
+    graph: Graph | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.acceptance <= 1.0:
+            raise ServingError(f"the acceptance of drafted tokens is {self.acceptance:g}; it must be from 0 to 1")
+
+    def tokens_per_pass(self, drafted: IntArray) -> FloatArray:
+        """Mean tokens that a pass makes which verifies so many (Y. Leviathan, M. Kalman, Y. Matias, 2023, equation 1)."""
+        most = int(drafted.max(initial=0))
+        return np.asarray(np.cumsum(self.acceptance ** np.arange(most + 1.0))[drafted])
+
+    def variation(self, drafted: IntArray) -> FloatArray:
+        """Square of the coefficient of variation of the tokens that a pass makes.
+
+        >>> Drafting(acceptance=0.5).variation(np.array([0, 1])).round(4).tolist()  # 1 or 2: variance 1/4, mean 3/2
+        [0.0, 0.1111]
+        """
+        most = int(drafted.max(initial=0))
+        # More than j tokens come with a chance of a^j, so E[N^2] = sum of (2 j + 1) a^j.
+        number = np.arange(most + 1.0)
+        squares = np.cumsum((2.0 * number + 1.0) * self.acceptance**number)[drafted]
+        return np.asarray(np.maximum(squares / self.tokens_per_pass(drafted) ** 2 - 1.0, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWorkload:
     """A network and the requests it answers; lengths are means over the requests.
 
@@ -103,6 +155,8 @@ class ServingWorkload:
         "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random. "benchmark": they are
         of equal length, and the first come at once, ten to each place. "backlog": they are of equal length, and more wait than there
         are places.
+    drafting : Drafting or None
+        What drafts tokens for plans that verify some (`ServingPlan.draft_tokens`).
     encoder : frozenset of int
         Layers that read the prompt once, alongside a decoder that starts with one token; empty where one stack reads and writes.
 
@@ -124,6 +178,7 @@ class ServingWorkload:
     prompt_variation: float = 0.0
     output_variation: float = 0.0
     prefix_cached: float = 0.0
+    drafting: Drafting | None = None
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -423,7 +423,7 @@ def _served_attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     count, none = np.array([batch]), np.zeros(1, dtype=np.int64)
     one = np.ones(1, dtype=np.int64)
     prompts, decodes = (count, none) if context is None else (none, count)
-    keys = PassKeys(tp=one, ep=one, etp=one, prompts=prompts, chunk=seq * one, decodes=decodes)
+    keys = PassKeys(tp=one, ep=one, etp=one, prompts=prompts, chunk=seq * one, decodes=decodes, queries=one)
     kept = PRECISIONS[row.text("kv_precision") or "bf16"].operand.bytes
     workload = replace(_served(unit.precision), prompt_tokens=max((context or seq + 1) - 1, 1), kv_bytes=kept)
     seconds = float((row.count("other_kernels") or 0) * unit.device.launch_overhead_s)

@@ -37,6 +37,7 @@ from strategies.serving.search import (
     ServingSettings,
     batches_of,
     degrees_of,
+    drafts_of,
     prefills_of,
     search_serving,
 )
@@ -286,8 +287,9 @@ def _decoder_plans(shape: NetworkShape, settings: ServingSettings) -> ServingBat
         concurrency=None,
     )
     found = [
-        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, prefill_dp=1)
+        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, prefill_dp=1, draft_tokens=drafted)
         for tp, pp, ep, etp, dp in degrees_of(shape, free)
+        for drafted in drafts_of(settings)
     ]
     plans = ServingBatch.from_plans(found)
     return plans.take(np.flatnonzero(is_legal(shape, plans))) if found else plans
@@ -311,7 +313,7 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
     tokens = max(model.workload.later_tokens, 1)
     decodes = Decodes.of(model, replace(plans, max_batch=np.full(len(plans), most)))
     # Seconds per token; answers of one token are never decoded.
-    each_s = decodes.token_s[decodes.row] * (model.decode_passes(plans) / tokens)[:, None]
+    each_s = decodes.token_s[decodes.row] * model.per_token(plans)[:, None]
     knots = decodes.sequences
     own, shared = settings.medians.get("tpot_s", (1.0, 1.0))
     most_s = settings.limits.get("tpot_s", np.inf) / np.where(plans.sharing > 1, shared, own)

@@ -31,6 +31,8 @@ from strategies.score import Outcome
 MOST_BATCH = 1024
 # Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).
 MOST_PROMPT_TOKENS = 16384
+# Tokens that are drafted at most.
+MOST_DRAFTS = 16
 _ANY = float("inf")
 _OVERLOADED = 1e6
 _MOST_UNITS = 1 << 40  # replicas; more bear no load at all
@@ -119,11 +121,22 @@ def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings)
     """
     prefills = list(prefills_of(prompt_tokens, settings.degrees))
     found = [
-        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
+        ServingPlan(
+            tp=tp,
+            pp=pp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
+            max_batch=several,
+            prefill_chunk=chunk,
+            prefill_batch=several,
+            draft_tokens=drafted,
+        )
         for tp, pp, ep, etp, dp in degrees_of(shape, settings)
         for chunk, several in prefills
+        for drafted in drafts_of(settings)
     ]
-    found.sort(key=lambda p: (p.tp, p.ep, p.etp, p.prefill_chunk, p.prefill_batch, p.pp, p.dp))
+    found.sort(key=lambda p: (p.tp, p.ep, p.etp, p.draft_tokens, p.prefill_chunk, p.prefill_batch, p.pp, p.dp))
     plans = ServingBatch.from_plans(found)
     return plans.take(is_legal(shape, plans)) if found else plans
 
@@ -179,6 +192,17 @@ def prefills_of(
         together = numbers if chunk == 0 or chunk >= prompt_tokens else [1]
         for number in _values(allowed.get("prefill_batch"), together, MOST_BATCH):
             yield chunk, number
+
+
+def drafts_of(settings: ServingSettings) -> list[int]:
+    """Numbers of tokens that are drafted: what the settings say, else none.
+
+    >>> from strategies.mesh.settings import Bounds
+    >>> drafts_of(ServingSettings(max_workers=1, capacity_bytes=1.0, degrees={"draft_tokens": Bounds(low=0, high=3)}))
+    [0, 1, 2, 3]
+    """
+    bounds = settings.degrees.get("draft_tokens")
+    return [0] if bounds is None else _values(bounds, range(MOST_DRAFTS + 1), MOST_DRAFTS)
 
 
 def _values(bounds: Bounds | None, usual: Iterable[int], most: int) -> list[int]:

@@ -26,7 +26,15 @@ def one(value: int) -> np.ndarray:
 
 
 def keys(*, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0) -> PassKeys:
-    return PassKeys(tp=one(tp), ep=one(ep), etp=one(etp), prompts=one(prompts), chunk=one(chunk), decodes=one(decodes))
+    return PassKeys(
+        tp=one(tp),
+        ep=one(ep),
+        etp=one(etp),
+        prompts=one(prompts),
+        chunk=one(chunk),
+        decodes=one(decodes),
+        queries=one(1),
+    )
 
 
 def attention(positions: int = 16, heads: int = 8, kv_heads: int = 8, **params: object) -> Layer:

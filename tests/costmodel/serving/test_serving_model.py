@@ -196,7 +196,9 @@ def test_a_whole_prompt_costs_what_a_forward_pass_of_training_costs(tp: int, exp
     row = np.array([tp], dtype=np.int64)
     one = np.ones_like(row)
     etp = row if experts else one
-    ours = found.timer.passes(PassKeys(tp=row, ep=one, etp=etp, prompts=one, chunk=2048 * one, decodes=0 * one))
+    ours = found.timer.passes(
+        PassKeys(tp=row, ep=one, etp=etp, prompts=one, chunk=2048 * one, decodes=0 * one, queries=one)
+    )
     keys = RowKeys(tp=row, sequence_parallel=0 * one, cp=one, ep=one, etp=etp, micro_batch=one, place=0 * one)
     no_waits = MeshAssumptions(expert_launches=0.0)
     theirs = module_table(workload_of(graph, where, 1), where, found.modules, keys, assumptions=no_waits)
@@ -533,7 +535,7 @@ def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, 
     plan = P(pp=pp, max_batch=places)
     one = np.ones(1, dtype=np.int64)
     module_s = found.timer.passes(
-        PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=plan.group_batch * one)
+        PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=plan.group_batch * one, queries=one)
     ).total_s[0]
     layout = found.layout(pp)
     # Every stage but the first receives 4096 x 2 bytes per sequence inside the node.
