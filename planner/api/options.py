@@ -50,6 +50,7 @@ Several: TypeAlias = "ClusterLike | Sequence[ClusterLike]"
 
 _MOST_TOKENS = 10**8
 _MOST_SEQUENCES = 10**6
+_MOST_DRAFTS = 16
 _MOST_SEED = 2**31 - 1
 _FORMATS = (
     "A number format (bf16, fp8, nvfp4, w4a16) or a recipe as frameworks call it (mxfp8, fp8-blockwise, Float8CurrentScaling): "
@@ -584,6 +585,41 @@ class Requests(TypedDict, total=False):
             panel=SERVING,
             words="fp32 fp16 bf16 fp8 int8 nvfp4",
             field="kv",
+            rare=True,
+        ),
+    ]
+    acceptance: Annotated[
+        float | str | None,
+        Option(
+            "--acceptance",
+            "X",
+            "Speculative decoding: share of drafted tokens that the network accepts where those before them were, as in 0.8. Default: none "
+            "are drafted.",
+            panel=SERVING,
+            rare=True,
+            read=Values.part,
+        ),
+    ]
+    draft: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "--draft",
+            "NAME|FILE",
+            "With --acceptance, what drafts: mtp, the network's own layer for multi-token prediction (the default where it has one), ngram "
+            "(no network; the default elsewhere), or a smaller network with the same vocabulary.",
+            panel=SERVING,
+            rare=True,
+        ),
+    ]
+    draft_tokens: Annotated[
+        Degrees | None,
+        Option(
+            "--draft-tokens",
+            "N",
+            "With --acceptance: tokens drafted per sequence and pass, 0 to 16: 3, 0..8 or 0,1,3. Default: the best of 0..5.",
+            panel=SERVING,
+            field="serving_degrees:draft_tokens",
+            read=partial(Values.bounds, least=0, most=_MOST_DRAFTS),
             rare=True,
         ),
     ]

@@ -60,6 +60,8 @@ class ServingLoad:
     prompt_cv: float | None = None
     output_cv: float | None = None
     prefix_cached: float | None = None
+    acceptance: float | None = None
+    draft: str | None = None
     max_ttft: TimeLimit | None = None
     max_tpot: TimeLimit | None = None
 

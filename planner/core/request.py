@@ -277,6 +277,10 @@ class Request:
     prompt_cv: float | None = None
     output_cv: float | None = None
     prefix_cached: float | None = None  # share of a prompt's tokens
+    acceptance: float | None = None  # of drafted tokens; None: none are drafted
+    draft: str | None = (
+        None  # what drafts: "mtp", "ngram", or the name or path of a network; None: the first that it has
+    )
     requests: str | None = None  # a file of requests that were served: what of these is not given
     serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
     disaggregate: Literal["auto", "yes", "no"] | None = None  # whether GPUs of their own read the prompts
@@ -324,6 +328,8 @@ class Request:
             "--prompt-cv": self.prompt_cv,
             "--output-cv": self.output_cv,
             "--prefix-cached": self.prefix_cached,
+            "--acceptance": self.acceptance,
+            "--draft": self.draft,
             "--requests": self.requests,
             "--disaggregate": self.disaggregate,
             "--prefill-device": self.prefill_device,

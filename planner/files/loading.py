@@ -94,6 +94,7 @@ class LoadedModel(Printed):
     # The network file that an importer made of another program's file.
     content: Mapping[str, Any] | None = None
     checkpoint: Precision | None = None  # of the published weights, where the file states one
+    prediction_layers: int = 0  # for multi-token prediction, beside the graph
     published_plans: tuple[PublishedPlan, ...] = ()  # how others train it
 
     def _blocks(self) -> Sequence[Block]:
@@ -219,6 +220,7 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
         notes=tuple(imported or ()),
         content=None if imported is None else document.value,
         checkpoint=None if network.checkpoint is None else network.checkpoint.to_domain(),
+        prediction_layers=0 if network.prediction_layers is None else network.prediction_layers.count,
         published_plans=network.published_plans,
     )
 

@@ -550,6 +550,12 @@ def _serving_search_keys(cost: Any) -> dict[str, Any]:
         "aggregated": key(
             cost | None, "Where GPUs of their own read prompts in the first plan: the best plan without.", default=None
         ),
+        "undrafted": key(
+            cost | None, "Where tokens are drafted in the first plan: the best plan without.", default=None
+        ),
+        "drafted": key(
+            cost | None, "Where `acceptance` is given and none are: the best plan that drafts some.", default=None
+        ),
         "disaggregated": key(
             cost | None, "Where they do not: the best plan in which GPUs of their own read prompts.", default=None
         ),

@@ -300,6 +300,13 @@ class Checkpoint(FileModel):
         return dataclasses.replace(PRECISIONS[self.format], covers=frozenset(self.covers))
 
 
+class PredictionLayers(FileModel):
+    """Layers for multi-token prediction that are published with the weights, and not among the layers of the file."""
+
+    count: int = Field(strict=True, ge=1, le=100, description="how many there are, each a block like the last one")
+    source: Text = Field(min_length=1, description="where it comes from")
+
+
 class PublishedParameters(FileModel):
     """Number of trainable parameters that somebody published, to compare with the layers of the file.
 
@@ -368,6 +375,9 @@ class NetworkFile(FileModel):
     )
     checkpoint: Checkpoint | None = Field(
         default=None, description="format of the published weights, in which a server keeps them unless told otherwise"
+    )
+    prediction_layers: PredictionLayers | None = Field(
+        default=None, description="layers that draft tokens for the network itself (multi-token prediction)"
     )
     published_plans: tuple[PublishedPlan, ...] = Field(
         default=(),

@@ -92,6 +92,12 @@ def request_keys(**more: Any) -> dict[str, Any]:
             "Share of a prompt's tokens that are in the cache when it comes; null: 0.",
             **more,
         ),
+        "acceptance": key(
+            Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None,
+            "Share of drafted tokens that are accepted where those before them were; null: none are drafted.",
+            **more,
+        ),
+        "draft": key(Word | None, "What drafts: `mtp`, `ngram`, or a network by name or path.", **more),
     }
 
 

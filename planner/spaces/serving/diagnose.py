@@ -66,6 +66,7 @@ class ServingDiagnosis(Diagnosis):
             "dp": range(1, most + 1),
             "prefill_chunk": (0, *_SIZES),
             "prefill_dp": (0,),
+            "draft_tokens": (0,),
         }
         left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
         problems = too_many_gpus(least, most)

@@ -23,6 +23,8 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
     'tp 4, pp 2, 2 replicas, 64 sequences each, prompts in chunks of 512'
     >>> serving_plan_in_words(ServingPlan(max_batch=64, prefill_chunk=1024, prefill_batch=16), 1024)
     'one GPU, 64 sequences, prompts whole beside decoding, 16 prompts per pass'
+    >>> serving_plan_in_words(ServingPlan(tp=8, max_batch=4, draft_tokens=2))
+    'tp 8, 4 sequences, 2 tokens drafted'
     >>> serving_plan_in_words(ServingPlan())
     'one GPU, 1 sequence'
     >>> serving_plan_in_words(ServingPlan(tp=1, ep=8, dp=8, max_batch=4, prefill_batch=2))
@@ -45,6 +47,8 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
         words.append(f"prompts in chunks of {plan.prefill_chunk}")
     if plan.prefill_batch > 1:
         words.append(f"{plan.prefill_batch} prompts per pass")
+    if plan.draft_tokens:
+        words.append(f"{plan.draft_tokens} token{'s' if plan.draft_tokens > 1 else ''} drafted")
     return ", ".join(words)
 
 

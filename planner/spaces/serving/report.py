@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, mean_of
 from costmodel.serving.plan import SERVING_FIGURES
+from costmodel.serving.workload import Drafting
 from planner.core.answer import Answer, Estimate, RankedPlan, ServingLoad
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
@@ -109,6 +112,7 @@ class ServingReport(SpaceReport):
         return [
             *_versus_replicas(answer),
             *_versus_other_kind(answer),
+            *_versus_drafts(answer),
             *_batch_facts(best, _load(answer)),
             ("Requests", percentiles_text(best)),
             *_limits(answer, best),
@@ -118,6 +122,7 @@ class ServingReport(SpaceReport):
     def plan_facts(self, estimate: Estimate) -> list[tuple[str, str]]:
         ranked = estimate.ranked
         return [
+            *_drafts(ranked, _load(estimate)),
             *_batch_facts(ranked, _load(estimate)),
             ("Requests", percentiles_text(ranked)),
             *_limits(estimate, ranked),
@@ -220,6 +225,29 @@ def _versus_other_kind(answer: Answer) -> list[tuple[str, str]]:
     if best.plan.prefill_dp:
         return [("Disaggregated", f"{ratio} the best that reads prompts on all GPUs: {other.summary}: {_times(other)}")]
     return [("Disaggregated", f"nothing is gained; the first plan is {ratio} {other.summary}")]
+
+
+def _drafts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
+    """Tokens that are drafted and those that a pass makes of them."""
+    count = plan.plan.draft_tokens
+    if load.acceptance is None or not count:
+        return []
+    made = float(Drafting(acceptance=load.acceptance).tokens_per_pass(np.array([count]))[0])
+    text = f"{counted(count, 'token')} drafted per pass ({load.draft}), {significant(made)} made on average"
+    return [("Drafting", text)]
+
+
+def _versus_drafts(answer: Answer) -> list[tuple[str, str]]:
+    """What drafted tokens gain, or would cost."""
+    best = answer.plans[0]
+    other = answer.baselines.get("undrafted" if best.plan.draft_tokens else "drafted")
+    own = [text for _, text in _drafts(best, _load(answer))]
+    if other is None:
+        return [("Drafting", text) for text in own]
+    ratio = f"{significant(other.score / best.score)}x {SERVING_OBJECTIVES[answer.objective].better}"
+    if own:
+        return [("Drafting", f"{own[0]}: {ratio} than the best without: {other.summary}: {_times(other)}")]
+    return [("Drafting", f"does not pay; the first plan is {ratio} than {other.summary}")]
 
 
 def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:

@@ -15,11 +15,12 @@ import numpy as np
 from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
-from costmodel.mesh.modules import MeshError
+from costmodel.mesh.modules import MeshError, fold
 from costmodel.mesh.rules import NetworkShape
+from costmodel.network.graph import Graph
 from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
-from costmodel.serving.model import ServingModel, times_with
+from costmodel.serving.model import ServingModel, check_generates, times_with
 from costmodel.serving.plan import (
     POOL_SETTINGS,
     SERVING_FIGURES,
@@ -30,7 +31,7 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
-from costmodel.serving.workload import Arrivals, Load, ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import Arrivals, Drafting, Load, ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import (
     ASSUMED,
     Answer,
@@ -43,18 +44,19 @@ from planner.core.answer import (
     ServingLoad,
     Setting,
 )
-from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.errors import NoFeasiblePlan, UnknownName, UsageError
 from planner.core.notes import Note
-from planner.core.numbers import byte_text, significant
+from planner.core.numbers import byte_text, counted, percent, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
-from planner.files.loading import load_device
+from planner.files.loading import LoadedModel, load_device
+from planner.importers.networks import load_model
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import BothOutcome, search_both
-from strategies.serving.search import MOST_BATCH, Disaggregate, ServingSettings, search_serving
+from strategies.serving.search import MOST_BATCH, Disaggregate, ServingSettings, drafts_of, search_serving
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))
+# Drafted tokens that are tried unless the user says how many.
+_DRAFTS = Bounds(low=0, high=5)
 _LIMITED = {"ttft": "time to first token", "tpot": "time per token"}
 # Another search says what a surer plan costs, where so many plans take a moment.
 _CHEAP_SEARCH = 300_000
@@ -101,7 +105,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         raise UsageError(
             f"--disaggregate yes: under {framework.name} there are no workers that only read prompts, or none that 'planner export' writes"
         )
-    graph, precision = resolved.model.graph, resolved.workload.precision
+    graph, precision, drafting = resolved.model.graph, resolved.workload.precision, _drafting(resolved)
     kv = request.kv or precision.plain.name.replace("tf32", "fp32")
     assumptions = ServingAssumptions.of(framework, dict(request.assume))
     try:
@@ -117,6 +121,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             prompt_variation=request.prompt_cv or 0.0,
             output_variation=request.output_cv or 0.0,
             prefix_cached=request.prefix_cached or 0.0,
+            drafting=drafting,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
         if request.prefill_device is not None:
@@ -177,6 +182,51 @@ def _arrivals(request: Request) -> Arrivals | None:
     return Arrivals(request.rate_per_s, 1.0 if request.arrival_cv is None else request.arrival_cv)
 
 
+def _drafting(resolved: Resolved) -> Drafting | None:
+    """What drafts tokens, where a share of accepted ones is given.
+
+    Raises
+    ------
+    UsageError
+        A network without a layer for it, or one that generates no text or another vocabulary.
+    """
+    request, model = resolved.request, resolved.model
+    if request.acceptance is None:
+        return None
+    name = drafter_of(request, model)
+    if name == "ngram":
+        return Drafting(acceptance=request.acceptance)
+    if name == "mtp":
+        if not model.prediction_layers:
+            raise UsageError(
+                f"--draft mtp: the file of network '{model.name}' names no layer for multi-token prediction (prediction_layers); "
+                "use ngram, or a smaller network with its vocabulary"
+            )
+        return Drafting(acceptance=request.acceptance, drafter="mtp")
+    try:
+        drafts = load_model(name).graph
+        check_generates(ServingWorkload(graph=drafts, prompt_tokens=1, output_tokens=1))
+        fold(drafts)
+    except (UnknownName, ServingError, MeshError) as error:
+        raise UsageError(f"--draft {name}: {error} (mtp, ngram, or a network)") from None
+    own, other = _vocabulary(model.graph), _vocabulary(drafts)
+    if own != other:
+        raise UsageError(
+            f"--draft {name}: has a vocabulary of {other:,} tokens, and '{model.name}' one of {own:,}, which can only verify its own"
+        )
+    return Drafting(acceptance=request.acceptance, drafter="network", graph=drafts)
+
+
+def drafter_of(request: Request, model: LoadedModel) -> str:
+    """What drafts: what is named, else the network's own layer, else what the text so far says."""
+    return request.draft or ("mtp" if model.prediction_layers else "ngram")
+
+
+def _vocabulary(graph: Graph) -> int:
+    """Rows of the embedding of tokens."""
+    return int(next(layer.params.num_embeddings for layer in graph.layers if layer.kind == "embedding"))
+
+
 _LOADS: dict[Load, str] = {
     "traffic": "as many requests in flight as places, of different lengths",
     "benchmark": "equal requests, ten per place, the first all at once",
@@ -217,6 +267,8 @@ class ServingPlanSpace(PlanSpace):
             prompt_cv=request.prompt_cv,
             output_cv=request.output_cv,
             prefix_cached=request.prefix_cached,
+            acceptance=request.acceptance,
+            draft=None if request.acceptance is None else drafter_of(request, self.resolved.model),
             max_ttft=request.max_ttft,
             max_tpot=request.max_tpot,
         )
@@ -268,7 +320,9 @@ class ServingPlanSpace(PlanSpace):
 
     def settings(self) -> ServingSettings:
         """Limits of the search that the question asks for."""
-        request = self.resolved.request
+        request, degrees = self.resolved.request, self.degrees
+        if self.model.workload.drafting is not None:
+            degrees = {"draft_tokens": _DRAFTS, **degrees}
         return ServingSettings(
             max_workers=request.gpus,
             capacity_bytes=self.capacity_bytes,
@@ -277,7 +331,7 @@ class ServingPlanSpace(PlanSpace):
             most_load=self.model.assumptions.most_load if self.at_rate else float("inf"),
             concurrency=request.concurrency,
             medians=self.medians,
-            degrees=self.degrees,
+            degrees=degrees,
             disaggregate=self.disaggregate,
             top=request.top,
             wall_s=self.time_limit_s,
@@ -316,6 +370,7 @@ class ServingPlanSpace(PlanSpace):
         others = {} if other is None else {name: self.rank([other.plan], best.score)[0]}
         if found.outcome.interrupted:
             return {"data_parallel": None, **others}
+        others |= self._drafts_otherwise(best)
         if best.workers == best.plan.dp and best.plan.ep == 1:
             return {"data_parallel": best, **others}
         settings = self.settings()
@@ -323,6 +378,19 @@ class ServingPlanSpace(PlanSpace):
         plain = search_serving(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
         ranked = self.rank([plain[0].plan], best.score)[0] if plain else None
         return {"data_parallel": ranked, **others}
+
+    def _drafts_otherwise(self, best: RankedPlan) -> dict[str, RankedPlan]:
+        """The best plan without drafted tokens where the first has some, and with some where it has none."""
+        if self.model.workload.drafting is None:
+            return {}
+        settings = self.settings()
+        name = "undrafted" if best.plan.draft_tokens else "drafted"
+        numbers = (0,) if best.plan.draft_tokens else tuple(number for number in drafts_of(settings) if number)
+        if not numbers:
+            return {}
+        degrees = {**settings.degrees, "draft_tokens": Bounds(values=numbers)}
+        found = search_both(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
+        return {name: self.rank([found[0].plan], best.score)[0]} if found else {}
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         notes = self._beyond_context()
@@ -503,6 +571,7 @@ class ServingPlanSpace(PlanSpace):
                 else []
             ),
             self._load_assumption(),
+            *self._draft_assumption(),
         )
 
     def _cached_assumption(self) -> list[Assumption]:
@@ -513,6 +582,13 @@ class ServingPlanSpace(PlanSpace):
         return [
             Assumption(name="prefix cached", value=value, source=self.request.source_of("prefix_cached", "default"))
         ]
+
+    def _draft_assumption(self) -> list[Assumption]:
+        load = self.load
+        if load.acceptance is None or load.draft is None:
+            return []
+        value = f"{load.draft}, {percent(load.acceptance)} of the tokens accepted where those before were"
+        return [Assumption(name="drafts", value=value, source=self.request.source_of("draft", "default"))]
 
     def _load_assumption(self) -> Assumption:
         request, arrivals = self.request, self.model.workload.arrivals
@@ -538,6 +614,10 @@ class ServingPlanSpace(PlanSpace):
     def check(self, plan: ServingPlan) -> None:
         """Raise `UsageError` with every rule that a plan breaks, and `NoFeasiblePlan` where more requests come than it can serve."""
         super().check(plan)
+        if plan.draft_tokens and self.request.acceptance is None:
+            raise UsageError(
+                f"the plan drafts {counted(plan.draft_tokens, 'token')} per pass; say with --acceptance how many are accepted"
+            )
         flight = self.request.concurrency
         if flight is not None and -(-flight // plan.dp) != plan.max_batch:
             raise UsageError(
@@ -596,6 +676,9 @@ class ServingPlanSpace(PlanSpace):
         if "dp" not in self.degrees and dp > 1:
             chosen.append(f"dp {dp}")
         chosen += self._read_as_usual(values)
+        if self.model.workload.drafting is not None and pp == 1 and "draft_tokens" not in values:
+            values["draft_tokens"] = 1
+            chosen.append("draft tokens 1")
         flight = self.request.concurrency
         if flight is not None:
             values["max_batch"] = -(-flight // dp)
@@ -793,6 +876,17 @@ def _check_options(request: Request) -> None:
         ]
     elif request.arrival_cv is not None:
         problems.append("--arrival-cv: needs --rate, the requests per second whose times vary")
+    if request.acceptance is None:
+        drafted = request.serving_degrees.get("draft_tokens")
+        needing = {
+            "--draft": request.draft is not None,
+            "--draft-tokens": drafted is not None and drafted != Bounds(values=(0,)),
+        }
+        problems += [
+            f"{flag}: needs --acceptance, the share of drafted tokens that are accepted"
+            for flag, is_given in needing.items()
+            if is_given
+        ]
     if request.concurrency is not None and "max_batch" in request.serving_degrees:
         problems.append(
             "--concurrency: says how many sequences all replicas hold, and --max-batch each; leave one of them out"
