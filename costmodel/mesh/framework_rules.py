@@ -142,6 +142,8 @@ class Rules:
         Tensor-parallel ranks have equal shares of a vocabulary that is padded to a multiple of it; 0: of any.
     pools : str
         Of serving: "any" workers may read prompts for others, those of "one_stage" alone, or "none".
+    drafts_alone : bool
+        Of serving: tokens are drafted only where prompts are read in passes of their own.
     whole_blocks : bool
         They have whole blocks of the numbers that share a scale, where weights are kept in a narrow format.
     """
@@ -153,6 +155,7 @@ class Rules:
     vocabulary_multiple: int = 0
     whole_blocks: bool = False
     pools: str = "any"
+    drafts_alone: bool = False
 
     def of(self, version: str | None = None) -> tuple[Refusal, ...]:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""

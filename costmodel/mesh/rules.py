@@ -54,6 +54,7 @@ class NetworkShape:
     pieces: tuple[tuple[int, str], ...] = ()
     expert_pieces: tuple[tuple[int, str], ...] = ()
     pools: str = "any"  # which workers may read prompts for others (`costmodel.mesh.framework_rules.Rules`)
+    drafts_alone: bool = False  # tokens are drafted only where prompts have passes of their own
     cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
@@ -104,6 +105,7 @@ class NetworkShape:
             pieces=_pieces(graph, framework, sorted(widths | shared_widths), precision),
             expert_pieces=_blocks(sorted(expert_widths), framework, precision, "moe"),
             pools=framework.rules.pools,
+            drafts_alone=framework.rules.drafts_alone,
             cluster=cluster,
         )
 

@@ -323,6 +323,18 @@ SERVING_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="framework-drafts",
+        fields=("draft_tokens", "prefill_chunk", "prefill_dp"),
+        doc="tokens are drafted beside prompts where the engine can",
+        test=lambda s, c: (
+            (c["draft_tokens"] == 0) | (c["prefill_chunk"] == 0) | (c["prefill_dp"] > 0) | (not s.drafts_alone)
+        ),
+        message=lambda s, v: (
+            f"{s.framework} drafts no tokens where prompts are read beside the decoding: draft tokens {v['draft_tokens']} "
+            f"with prefill chunk {v['prefill_chunk']}; whole prompts have passes of their own (prefill chunk 0)"
+        ),
+    ),
+    Rule(
         name="prefill-batch",
         fields=("max_batch", "prefill_batch", "prefill_dp"),
         doc="a pass reads no more prompts than a replica has places",

@@ -261,6 +261,8 @@ class ServingJob(_AnyJob):
         Of the weights; of the cache of keys and values.
     memory_utilisation : float
         Share of a device's memory that may be filled.
+    drafter : str
+        What drafts tokens: "mtp", "ngram" or the name of a network.
     load, arrivals, output_variation
         As `costmodel.serving.workload.ServingWorkload` has them.
     """
@@ -278,6 +280,12 @@ class ServingJob(_AnyJob):
     prefill_stages: tuple[int, ...] = ()
     role: str = ""
     prefill_device: str = ""
+    drafter: str = ""
+
+    @property
+    def tokens_of_pass(self) -> int:
+        """New tokens of a sequence in a decoding pass: one, and those that were drafted."""
+        return self.plan.draft_tokens + 1
 
     @property
     def has_router(self) -> bool:
@@ -293,4 +301,5 @@ class ServingJob(_AnyJob):
         is_piped = max(self.plan.pp, self.plan.prefill_pp) > 1
         left_out = {*(() if is_piped else ("stages",)), *(() if self.has_experts else experts)}
         left_out |= set() if self.plan.prefill_dp else set(POOL_SETTINGS)
+        left_out |= set() if self.plan.draft_tokens else {"draft_tokens"}
         return [name for name in serving_settings() if name not in left_out]

@@ -251,6 +251,7 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         output_tokens=workload.output_tokens,
         precision=space.resolved.setting.precision,
         kv_precision=space.kv_precision,
+        drafter=space.load.draft or "",
         load=workload.load,
         arrivals=workload.arrivals,
         output_variation=workload.output_variation,

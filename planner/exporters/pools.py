@@ -39,8 +39,14 @@ def pools_of(job: ServingJob) -> dict[str, ServingJob]:
     own = {name.removeprefix("prefill_"): getattr(plan, name) for name in POOL_SETTINGS}
     # A worker holds the prompts of its passes, and of one that waits to be fetched (`costmodel.serving.pools.held_prompts`).
     held = plan.prefill_batch * (plan.prefill_pp + 1)
-    readers = ServingPlan(**own, max_batch=held, prefill_chunk=plan.prefill_chunk, prefill_batch=plan.prefill_batch)
-    decoders = ServingPlan(tp=plan.tp, pp=plan.pp, ep=plan.ep, etp=plan.etp, dp=plan.dp, max_batch=plan.max_batch)
+    # A replica that drafts needs the drafter's cache of the prompt, too.
+    drafts = {"draft_tokens": plan.draft_tokens}
+    readers = ServingPlan(
+        **own, **drafts, max_batch=held, prefill_chunk=plan.prefill_chunk, prefill_batch=plan.prefill_batch
+    )
+    decoders = ServingPlan(
+        **drafts, tp=plan.tp, pp=plan.pp, ep=plan.ep, etp=plan.etp, dp=plan.dp, max_batch=plan.max_batch
+    )
     parts = {PREFILL: (readers, job.prefill_stages), DECODE: (decoders, job.stages)}
     return {
         role: dataclasses.replace(

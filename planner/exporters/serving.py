@@ -16,6 +16,8 @@ SCRIPT, BATCH = "serve.sh", "serve.slurm"
 MODEL = 'model="${MODEL:?set MODEL to the name or folder of the weights}"'
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 # Recipes of eight bits that an engine makes of 16-bit weights itself.
+# Tokens at the end of the text that are looked up in it (docs/features/speculative_decoding/n_gram.md of vLLM).
+NGRAM = 4
 FP8 = ("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise")
 # Lengths of a closed loop whose requests differ are drawn evenly from the mean less this share to the mean and this share; the most.
 _SPREAD, _WIDEST = 0.5, 0.9
@@ -69,6 +71,17 @@ def dtype_of(job: ServingJob, account: Account, quantization: Mapping[str, str],
     if job.precision == "tf32":
         account.left_to_user("precision", "let matrices be computed in tf32: no argument does")
     return DTYPES[PRECISIONS[job.precision].plain.name]
+
+
+def is_network(drafter: str) -> bool:
+    """Whether another network drafts, whose weights the user names."""
+    return drafter not in ("", "mtp", "ngram")
+
+
+def name_of_drafter(job: ServingJob, account: Account, where: str) -> None:
+    """Leave the weights of a network that drafts to the user."""
+    if is_network(job.drafter):
+        account.left_to_user("draft_tokens", f"{where} {job.drafter}: put the weights of that network in its place")
 
 
 def is_as_weights(job: ServingJob, dtype: str) -> bool:

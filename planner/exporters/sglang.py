@@ -36,6 +36,7 @@ from planner.exporters.serving import (
     is_as_weights,
     length_of,
     load_arguments,
+    name_of_drafter,
     node_of_server,
     replicas_that_share,
     scripts,
@@ -61,6 +62,7 @@ FIELDS = {
     "max_batch": "--max-running-requests, times --attn-dp-size",
     "prefill_chunk": "--chunked-prefill-size with --enable-mixed-chunk; whole prompts alone: -1",
     "prefill_batch": "--prefill-max-requests",
+    "draft_tokens": "--speculative-num-steps, --speculative-num-draft-tokens; by hand: where the weights of a network are that drafts",
     "prefill_dp": "servers of their own, --disaggregation-mode",
     "prefill_tp": "--tp-size of these",
     "prefill_pp": "--pp-size of these",
@@ -89,12 +91,17 @@ _PORT = 30000
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that SGLang cannot start."""
-    plan = job.plan
+    plan, apart = job.plan, list[str]()
+    if plan.draft_tokens and job.drafter != "mtp" and replicas_that_share(job) > 1:
+        # docs/advanced_features/speculative_decoding.md: NGRAM and STANDALONE
+        apart = [
+            f"{job.drafter} drafts with attention that is data parallel: replicas that share experts draft by mtp only"
+        ]
     if not job.has_router:
-        return uneven_servers(job, server_devices(job))
+        return [*apart, *uneven_servers(job, server_devices(job))]
     # sglang/srt/disaggregation/common/conn.py
     unlike = f"pp {plan.pp} after prefill_pp {plan.prefill_pp}: caches go to as many stages, or to one"
-    return [*uneven_pools(job), *([unlike] if plan.pp not in (1, plan.prefill_pp) else [])]
+    return [*apart, *uneven_pools(job), *([unlike] if plan.pp not in (1, plan.prefill_pp) else [])]
 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
@@ -227,7 +234,26 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--dtype", dtype),
         *given(optional),
         *_prefill(job),
+        *_drafts(job, account),
     ]
+
+
+def _drafts(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
+    """A chain of drafted tokens (docs/advanced_features/speculative_decoding.md); those that are verified count the one before them."""
+    count = job.plan.draft_tokens
+    if not count:
+        return []
+    if job.drafter == "ngram":
+        return [("--speculative-algorithm", "NGRAM"), ("--speculative-num-draft-tokens", str(job.tokens_of_pass))]
+    name_of_drafter(job, account, "--speculative-draft-model-path")
+    chain = [
+        ("--speculative-num-steps", str(count)),
+        ("--speculative-eagle-topk", "1"),
+        ("--speculative-num-draft-tokens", str(job.tokens_of_pass)),
+    ]
+    if job.drafter == "mtp":
+        return [("--speculative-algorithm", "EAGLE"), *chain]
+    return [("--speculative-algorithm", "STANDALONE"), ("--speculative-draft-model-path", job.drafter), *chain]
 
 
 def _prefill(job: ServingJob) -> list[tuple[str, ...]]:

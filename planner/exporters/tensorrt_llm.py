@@ -6,15 +6,19 @@ their own; those that share experts are one, whose attention is data parallel (`
 
 from __future__ import annotations
 
+import json
+
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
 from planner.exporters.kubernetes import DYNAMO, MOUNTED, Worker, dynamo
 from planner.exporters.serving import (
+    NGRAM,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
+    name_of_drafter,
     replicas_that_share,
     scripts,
     server_devices,
@@ -43,6 +47,7 @@ FIELDS = {
     "max_batch": "--max_batch_size",
     "prefill_chunk": "--max_num_tokens, enable_chunked_prefill; -: whole prompts in passes of their own",
     "prefill_batch": "--max_num_tokens",
+    "draft_tokens": "speculative_config; by hand: where the weights of a network are that drafts",
     **dict.fromkeys(_OF_POOL, "-: no plan whose prompts are read by workers of their own"),
     "precision": "dtype; by hand: weights of fewer bits, from the checkpoint",
     "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
@@ -129,11 +134,11 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 
 def _tokens(job: ServingJob, account: Account, length: int) -> int:
     """Tokens of a pass: of prompts, and one for every sequence that is decoded in it."""
-    plan = job.plan
+    plan, decoded = job.plan, job.plan.max_batch * job.tokens_of_pass
     if plan.prefill_chunk:
-        return max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
+        return max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch * job.tokens_of_pass, decoded)
     whole_prompts_mixed(account, TITLE)
-    return max(plan.prefill_batch * job.prompt_tokens, length, plan.max_batch)
+    return max(plan.prefill_batch * job.prompt_tokens, length, decoded)
 
 
 def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
@@ -160,4 +165,24 @@ def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
         "kv_cache_config:",
         f"  free_gpu_memory_fraction: {job.memory_utilisation:g}",
         f"  dtype: {'fp8' if is_fp8 else 'auto'}",
+        *_drafts(job, account),
     ]
+
+
+def _drafts(job: ServingJob, account: Account) -> list[str]:
+    """Tokens that are drafted (docs/source/features/speculative-decoding.md); only mtp overlaps with the scheduler."""
+    count = job.plan.draft_tokens
+    if not count:
+        return []
+    name_of_drafter(job, account, "speculative_model_dir is")
+    lines = {
+        "mtp": ["decoding_type: MTP", f"num_nextn_predict_layers: {count}"],
+        "ngram": ["decoding_type: NGram", f"max_draft_len: {count}", f"max_matching_ngram_size: {NGRAM}"],
+    }
+    network = [
+        "decoding_type: DraftTarget",
+        f"max_draft_len: {count}",
+        f"speculative_model_dir: {json.dumps(job.drafter)}",
+    ]
+    apart = [] if job.drafter == "mtp" else ["disable_overlap_scheduler: true"]
+    return [*apart, "speculative_config:", *(f"  {line}" for line in lines.get(job.drafter, network))]

@@ -34,11 +34,13 @@ from planner.exporters.pools import (
 )
 from planner.exporters.serving import (
     FP8,
+    NGRAM,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
     load_arguments,
+    name_of_drafter,
     node_of_server,
     replicas_that_share,
     scripts,
@@ -64,6 +66,7 @@ FIELDS = {
     "max_batch": "--max-num-seqs",
     "prefill_chunk": "--max-num-batched-tokens; -: whole prompts in passes of their own",
     "prefill_batch": "--max-num-batched-tokens",
+    "draft_tokens": "--speculative-config; by hand: where the weights of a network are that drafts",
     "prefill_dp": "servers of their own, --kv-transfer-config",
     "prefill_tp": "--tensor-parallel-size of these",
     "prefill_pp": "--pipeline-parallel-size of these",
@@ -292,13 +295,28 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--dtype", dtype),
         *given(formats),
         *_prefill(job, account, length),
+        *_drafts(job, account),
     ]
+
+
+def _drafts(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
+    """Tokens that are drafted (docs/features/speculative_decoding: mtp.md, n_gram.md, draft_model.md)."""
+    if not job.plan.draft_tokens:
+        return []
+    name_of_drafter(job, account, "model of --speculative-config is")
+    methods: dict[str, dict[str, object]] = {
+        "mtp": {"method": "mtp"},
+        "ngram": {"method": "ngram", "prompt_lookup_max": NGRAM},
+    }
+    method = methods.get(job.drafter, {"method": "draft_model", "model": job.drafter})
+    return [("--speculative-config", json.dumps({**method, "num_speculative_tokens": job.plan.draft_tokens}))]
 
 
 def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, ...]]:
     plan = job.plan
-    if job.role == DECODE:  # a token for every sequence
-        return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(plan.max_batch))]
+    decoded = plan.max_batch * job.tokens_of_pass
+    if job.role == DECODE:
+        return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(decoded))]
     if job.role == PREFILL:  # nothing is decoded in its passes
         tokens = plan.prefill_batch * (plan.prefill_chunk or job.prompt_tokens)
         if plan.prefill_chunk:
@@ -306,11 +324,11 @@ def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, 
         return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(max(tokens, length)))]
     if plan.prefill_chunk:
         # The budget of a pass counts the tokens that are decoded in it, too, and is no less than --max-num-seqs (SchedulerConfig).
-        budget = max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch, plan.max_batch)
+        budget = max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch * job.tokens_of_pass, decoded)
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
     whole_prompts_mixed(account, "vLLM")
     # At least the longest request and one token per sequence, or vLLM refuses.
-    budget = max(plan.prefill_batch * job.prompt_tokens, length, plan.max_batch)
+    budget = max(plan.prefill_batch * job.prompt_tokens, length, decoded)
     return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
 
 

@@ -126,6 +126,11 @@ class RulesEntry(FileModel):
         default="any",
         description="of serving: which workers may only read prompts: any, those of one pipeline stage for others of one, or none",
     )
+    drafts_alone: bool = Field(
+        default=False,
+        strict=True,
+        description="of serving: tokens are drafted only where prompts are read in passes of their own",
+    )
     refuses: tuple[RefusalEntry, ...] = Field(default=(), description="settings that do not go together")
     version: Text = Field(default="", description="version of the exporter's target that plans are made for")
     source: Source
@@ -148,6 +153,7 @@ class RulesEntry(FileModel):
             vocabulary_multiple=self.vocabulary_multiple,
             whole_blocks=self.whole_blocks,
             pools=self.pools,
+            drafts_alone=self.drafts_alone,
         )
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:
