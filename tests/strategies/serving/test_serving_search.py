@@ -14,7 +14,7 @@ from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
-from costmodel.serving.workload import ServingAssumptions, ServingWorkload
+from costmodel.serving.workload import Drafting, ServingAssumptions, ServingWorkload
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import (
     ServingSettings,
@@ -249,3 +249,22 @@ def test_an_interruption_keeps_the_best_so_far() -> None:
     outcome = search_serving(serving(), ServingSettings(max_workers=4, capacity_bytes=1e18), interrupt)
     assert outcome.interrupted
     assert outcome.candidates
+
+
+@mostly("exact", "seed", range(12), quick=2)
+def test_the_best_number_of_drafted_tokens_is_that_of_brute_force(seed: int) -> None:
+    """Each number apart, and all of them together."""
+    model, settings = case(seed)
+    rng = random.Random(seed)
+    drafts = Drafting(acceptance=rng.choice([0.1, 0.6, 0.95]), drafter=rng.choice(["ngram", "mtp"]))
+    model = ServingModel.build(replace(model.workload, drafting=drafts), model.cluster, model.assumptions)
+    found = [
+        search_serving(model, replace(settings, degrees={**settings.degrees, "draft_tokens": Bounds(values=numbers)}))
+        for numbers in ((0,), (1,), (2,), (0, 1, 2))
+    ]
+    best = [outcome.candidates[0].score for outcome in found if outcome.candidates]
+    assert len(best) in (0, 2, 3, 4)
+    if best:
+        assert best[-1] == min(best)
+    plain = search_serving(model, settings)
+    assert [c.plan for c in plain.candidates] == [c.plan for c in found[0].candidates]
