@@ -351,6 +351,7 @@ SERVED: dict[str, tuple[Any, Any]] = {
     "max_batch": (ServingPlan(), ServingPlan(max_batch=7)),
     "prefill_chunk": (ServingPlan(), ServingPlan(prefill_chunk=512)),
     "prefill_batch": (ServingPlan(prefill_chunk=512), ServingPlan(prefill_chunk=512, prefill_batch=2)),
+    "draft_tokens": (ServingPlan(draft_tokens=1), ServingPlan(draft_tokens=2)),
     "prefill_dp": (ServingPlan(prefill_dp=1), ServingPlan(prefill_dp=2)),
     "prefill_tp": (ServingPlan(prefill_dp=1), ServingPlan(prefill_dp=1, prefill_tp=2)),
     "prefill_pp": (ServingPlan(prefill_dp=1), ServingPlan(prefill_dp=1, prefill_pp=2)),
