@@ -22,8 +22,8 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.modules import fold
 from costmodel.mesh.rules import NetworkShape
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
+from costmodel.network.layers.base import LayerSpec, params_from
 
 if TYPE_CHECKING:
     from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys, PassTable
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def joining_matrix(network: Graph) -> Graph:
     """The matrix of 2 d x d in front of the block of a module for multi-token prediction.
 
-    >>> from costmodel.network.graph import LayerSpec
     >>> specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (8, 4)})),
     ...     LayerSpec(name="norm", kind="rms_norm", params=params_from("rms_norm", {}), inputs=("data",), block="b1")]
     >>> joining_matrix(Graph.build("tiny", specs)).weight_count

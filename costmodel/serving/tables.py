@@ -627,7 +627,8 @@ class ModuleTimer:
             elements=rows * (inputs + outputs) + weights,
             gemm=(rows, np.full_like(rows, outputs), np.full_like(rows, inputs)),
         )
-        return self._kernel_s(layer, WeightedKernel(kernel=kernel, weights=weights, cached=0.0 * rows, runs=rows > 0))
+        item = WeightedKernel(kernel=kernel, weights=weights, cached=0.0 * rows, runs=rows > 0)
+        return kernel_s(item, layer, self.workload, self.device, self.assumptions)
 
     def _seen_by(self, index: int, keys: PassKeys) -> PassKeys:
         """What a pass is for a layer: an encoder reads whole prompts, the decoder alongside one starts with a token of each."""

@@ -451,7 +451,7 @@ def _mixture(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     params = (("experts", experts), ("top_k", top_k), ("ffn", ffn))
     layer = replace(layer_of("moe", ((hidden, 1),), params), block="block")  # what recipes narrow lies in one
     ep, etp, new = (np.array([n]) for n in (row.count("ep") or 1, row.count("etp") or 1, tokens))
-    keys = PassKeys(tp=ep * etp, ep=ep, etp=etp, prompts=0 * new, chunk=0 * new, decodes=new)
+    keys = PassKeys(tp=ep * etp, ep=ep, etp=etp, prompts=0 * new, chunk=0 * new, decodes=new, queries=0 * new + 1)
     _, *kernels = mixture_kernels(layer, keys, row.number("expert_spread") or 0.0)  # the first makes the scores
     workload = _served(unit.precision)
     seconds = sum(float(kernel_s(item, layer, workload, unit.device, _ASSUMED)[0]) for item in kernels)

@@ -71,7 +71,7 @@ def test_estimate_json_follows_the_schema(answer: Ask) -> None:
     schema_of("breakdown").model_validate(found)
     assert found["plans"][0]["plan"] == {
         "tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 1, "max_batch": 16, "prefill_chunk": 0, "prefill_batch": 1,
-        "prefill_dp": 0, "prefill_tp": 1, "prefill_pp": 1, "prefill_ep": 1, "prefill_etp": 1,
+        "draft_tokens": 0, "prefill_dp": 0, "prefill_tp": 1, "prefill_pp": 1, "prefill_ep": 1, "prefill_etp": 1,
     }  # fmt: skip
     assert found["global_batch"] == 16
 
