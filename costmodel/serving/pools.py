@@ -75,10 +75,11 @@ def of_both_kinds(
     found = [(rows, times(rows)) for times, rows in kinds if len(rows) or len(batch) == 0]
     if len(found) == 1:
         return found[0][1]
-    both = {name: np.zeros(len(batch)) for name in found[0][1]}
+    # Percentiles that nobody asked for are there for plans of two pools alone.
+    both = {name: np.zeros(len(batch)) for name in found[0][1] if name in found[1][1]}
     for rows, figures in found:
-        for name, values in figures.items():
-            both[name][rows] = values
+        for name, values in both.items():
+            values[rows] = figures[name]
     return both
 
 

@@ -31,14 +31,19 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
     'ep 8, 8 replicas, 4 sequences each, 2 prompts per pass'
     >>> serving_plan_in_words(ServingPlan(tp=8, dp=3, max_batch=64, prefill_dp=2, prefill_tp=4))
     '2 x tp 4 prefill, 3 x tp 8 decode, 64 sequences each'
+    >>> serving_plan_in_words(ServingPlan(tp=2, ep=8, dp=4, max_batch=9, prefill_dp=4, prefill_ep=4))
+    '4 x 1 GPU (ep 4) prefill, 4 x tp 2 (ep 8) decode, 9 sequences each'
     """
-    words = _degrees(plan.tp, plan.pp, plan.ep, plan.etp)
+    words, experts = _degrees(plan.tp, plan.pp), _experts(plan.ep, plan.etp)
     if plan.prefill_dp:
-        readers = _degrees(plan.prefill_tp, plan.prefill_pp, plan.prefill_ep, plan.prefill_etp)
-        pools = ((plan.prefill_dp, readers, "prefill"), (plan.dp, words, "decode"))
-        words = [f"{count} x {' '.join(degrees or ['1 GPU'])} {does}" for count, degrees, does in pools]
-    elif plan.dp > 1:
-        words.append(f"{plan.dp} replicas")
+        readers = _degrees(plan.prefill_tp, plan.prefill_pp), _experts(plan.prefill_ep, plan.prefill_etp)
+        pools = ((plan.prefill_dp, *readers, "prefill"), (plan.dp, words, experts, "decode"))
+        words = [
+            " ".join([f"{count} x {' '.join(degrees or ['1 GPU'])}", *(f"({shared})" for shared in over), does])
+            for count, degrees, over, does in pools
+        ]
+    else:
+        words += [*experts, *([f"{plan.dp} replicas"] if plan.dp > 1 else [])]
     sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
     words = [*(words or ["one GPU"]), sequences]
     if plan.prefill_chunk >= new_tokens and not plan.prefill_dp:
@@ -52,10 +57,13 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
     return ", ".join(words)
 
 
-def _degrees(tp: int, pp: int, ep: int, etp: int) -> list[str]:
+def _degrees(tp: int, pp: int) -> list[str]:
     """Degrees of a worker in words; none where they are neutral."""
-    words = [f"{name} {degree}" for name, degree in (("tp", tp), ("pp", pp)) if degree > 1]
-    return [*words, f"ep {ep}" + (f" (etp {etp})" if etp > 1 else "")] if ep > 1 else words
+    return [f"{name} {degree}" for name, degree in (("tp", tp), ("pp", pp)) if degree > 1]
+
+
+def _experts(ep: int, etp: int) -> list[str]:
+    return [f"ep {ep}" + (f", etp {etp}" if etp > 1 else "")] if ep > 1 else []
 
 
 def family_of_serving_plan(plan: ServingPlan) -> str:

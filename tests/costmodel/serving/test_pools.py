@@ -274,6 +274,9 @@ def test_a_batch_of_both_kinds_is_costed_as_each() -> None:
         assert {name: float(column[n]) for name, column in together.items()} == pytest.approx(
             {name: float(column[0]) for name, column in alone.items()}
         )
+    few = served.times(ServingBatch.from_plans(plans), percentiles=())
+    assert set(few) <= set(together)
+    assert few["tpot_s"].tolist() == pytest.approx(together["tpot_s"].tolist())
 
 
 # 513 positions (one for the token that comes with the prompt) of 4 layers with 8 heads of 128 keys and 128 values in 2 bytes.
