@@ -166,6 +166,11 @@ SENTENCES: Mapping[str, str] = {
         "the best plan has replicas that share experts, which wait for one another's prompts; where a scheduler has all read "
         "together, --assume prompts_in_step=1"
     ),
+    "prefix_found": (
+        "the prompts find {assumed:share} of their tokens in a cache without limits, as assumed; the caches of the best plan, of "
+        "{room:,} tokens each, have {kept:share}[, and {in_turn:share} if its {replicas} replicas get requests in turn rather than from "
+        "a router that knows their caches]; --prefix-cached X asks with another share"
+    ),
     "most_sequences": (
         "the best plan holds the most sequences that are tried ({max_batch} per replica); --max-batch 1..4096 tries more"
     ),

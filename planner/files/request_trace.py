@@ -5,6 +5,8 @@ CSV with a header, or JSON lines. Names of the columns as the planner calls them
     arrival_s,prompt_tokens,output_tokens
     0.0,812,230
     0.4,1507,96
+
+What prompts found in a cache of earlier ones is read, too: ``cached_tokens``, or the names of blocks of 512 tokens in Mooncake's traces.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.serving.prefix_cache import Prompts
 from planner.core.errors import FileProblem, InputFileError
 from planner.files.text import read_text
 
@@ -37,14 +40,18 @@ class _Columns(NamedTuple):
     output: str
     seconds: float | None  # of a unit of the time; None: it is a date
     of: str
+    cached: str = ""  # tokens of the prompt that a cache had
+    blocks: str = ""  # names of its blocks
 
 
 _KINDS = (
-    _Columns("arrival_s", "prompt_tokens", "output_tokens", 1.0, "the planner"),
-    _Columns("timestamp", "input_length", "output_length", 1e-3, "Mooncake (FAST 2025), aiperf"),
+    _Columns("arrival_s", "prompt_tokens", "output_tokens", 1.0, "the planner", cached="cached_tokens"),
+    _Columns("timestamp", "input_length", "output_length", 1e-3, "Mooncake (FAST 2025), aiperf", blocks="hash_ids"),
     _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", None, "Azure LLM inference traces of 2023 and 2024"),
     _Columns("Timestamp", "Request tokens", "Response tokens", 1.0, "BurstGPT"),
 )
+# Tokens of a block of Mooncake's traces (FAST25-release of kvcache-ai/Mooncake, README).
+_BLOCK_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,10 @@ class RequestTrace:
         Coefficients of variation: of the times between requests, of the lengths of prompts and of answers.
     prompt_tokens, output_tokens : int
         Mean lengths, rounded.
+    prefix_cached : float or None
+        Share of the tokens of prompts that a cache of earlier ones had, or that one without limits would have had; None: not said.
+    prompts : Prompts or None
+        Blocks of the prompts, where the trace names them.
     """
 
     requests: int
@@ -69,6 +80,8 @@ class RequestTrace:
     prompt_cv: float
     output_tokens: int
     output_cv: float
+    prefix_cached: float | None = None
+    prompts: Prompts | None = None
 
 
 def read_request_trace(path: Path) -> RequestTrace:
@@ -90,13 +103,14 @@ def read_request_trace(path: Path) -> RequestTrace:
     """
     text, _ = read_text(path, MAX_BYTES, "a trace of requests")
     problems: list[FileProblem] = []
-    kind, found, before = None, [], -math.inf
+    kind, found, before, cached, blocks = None, [], -math.inf, 0.0, list[tuple[int, ...]]()
     for line, row in _rows(path, text):
         if kind is None:
             kind = _kind_of(path, line, row)
         try:
             arrival = _cell(row, kind.arrival, partial(_time, seconds=kind.seconds))
             prompt, output = (_cell(row, name, _length) for name in (kind.prompt, kind.output))
+            known, names = _cached_of(row, kind, prompt), _blocks_of(row, kind)
         except ValueError as error:
             problems.append(FileProblem(path=path, line=line, column=1, message=str(error)))
             continue
@@ -106,13 +120,15 @@ def read_request_trace(path: Path) -> RequestTrace:
         before = arrival
         if output > 0:
             found.append((arrival, prompt, output))
+            blocks.append(names)
+            cached += known
         if len(problems) == _MOST_PROBLEMS:
             break
     if not problems and (len(found) < 2 or found[-1][0] <= found[0][0]):
         problems = [FileProblem(path=path, line=1, column=1, message="needs at least two requests, at different times")]
     if problems:
         raise InputFileError(problems)
-    return _summary(np.array(found, dtype=np.float64))
+    return _summary(np.array(found, dtype=np.float64), cached, blocks)
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -180,6 +196,24 @@ def _length(value: Any) -> float:
     return length
 
 
+def _cached_of(row: Mapping[str, Any], kind: _Columns, prompt: float) -> float:
+    """Tokens of a prompt that a cache had; 0 where nobody says it."""
+    if not kind.cached or row.get(kind.cached) in (None, ""):
+        return 0.0
+    found = _cell(row, kind.cached, _length)
+    if found > prompt:
+        raise ValueError(f"{kind.cached} {row[kind.cached]}: is more than the prompt has, {prompt:.0f}")
+    return found
+
+
+def _blocks_of(row: Mapping[str, Any], kind: _Columns) -> tuple[int, ...]:
+    """Names of the blocks of a prompt; none where they are not known."""
+    names = row.get(kind.blocks) or [] if kind.blocks else []
+    if not isinstance(names, list) or not all(isinstance(name, int) for name in names):
+        raise ValueError(f"{kind.blocks}: must be a list of whole numbers")
+    return tuple(names)
+
+
 def _number(value: Any) -> float:
     try:
         found = float(value)
@@ -190,9 +224,16 @@ def _number(value: Any) -> float:
     return found
 
 
-def _summary(requests: np.ndarray[Any, np.dtype[np.float64]]) -> RequestTrace:
+def _summary(
+    requests: np.ndarray[Any, np.dtype[np.float64]], cached: float, blocks: list[tuple[int, ...]]
+) -> RequestTrace:
     arrival, prompt, output = requests.T
     between = np.diff(arrival)
+    prompts = None
+    if any(blocks):
+        tokens = tuple(prompt.astype(int).tolist())
+        prompts = Prompts(tokens=tokens, blocks=tuple(blocks), block_tokens=_BLOCK_TOKENS)
+    share = cached / max(float(prompt.sum()), 1.0) if prompts is None else prompts.share_found()
     return RequestTrace(
         requests=len(requests),
         rate_per_s=float(1.0 / between.mean()),
@@ -201,4 +242,6 @@ def _summary(requests: np.ndarray[Any, np.dtype[np.float64]]) -> RequestTrace:
         prompt_cv=float(prompt.std() / max(prompt.mean(), 1.0)),
         output_tokens=max(round(float(output.mean())), 1),
         output_cv=float(output.std() / output.mean()),
+        prefix_cached=share or None,
+        prompts=prompts if share else None,
     )

@@ -31,7 +31,16 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
-from costmodel.serving.workload import Arrivals, Drafting, Load, ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.prefix_cache import Prompts, room_tokens
+from costmodel.serving.workload import (
+    Arrivals,
+    Drafting,
+    Load,
+    ServingAssumptions,
+    ServingError,
+    ServingWorkload,
+    encoder_layers,
+)
 from planner.core.answer import (
     ASSUMED,
     Answer,
@@ -92,7 +101,8 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     UsageError
         Options of training, a framework that trains, a network or lengths that cannot be served.
     """
-    request, framework = with_requests(_one_load(resolved.request)), resolved.workload.framework
+    graph, precision, framework = resolved.model.graph, resolved.workload.precision, resolved.workload.framework
+    request, prompts = with_requests(_one_load(resolved.request), reads_whole_prompts=bool(encoder_layers(graph)))
     resolved = dataclasses.replace(resolved, request=request)
     _check_options(request)
     if request.framework and not framework.serves:
@@ -105,7 +115,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         raise UsageError(
             f"--disaggregate yes: under {framework.name} there are no workers that only read prompts, or none that 'planner export' writes"
         )
-    graph, precision, drafting = resolved.model.graph, resolved.workload.precision, _drafting(resolved)
+    drafting = _drafting(resolved)
     kv = request.kv or precision.plain.name.replace("tf32", "fp32")
     assumptions = ServingAssumptions.of(framework, dict(request.assume))
     try:
@@ -136,6 +146,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         shape=model.shape,
         capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
         kv_precision=kv,
+        prompts=prompts,
     )
 
 
@@ -151,8 +162,8 @@ def _one_load(request: Request) -> Request:
     return dataclasses.replace(request, **nothing)
 
 
-def with_requests(request: Request) -> Request:
-    """A question with what its file of requests says, but for what is said otherwise.
+def with_requests(request: Request, *, reads_whole_prompts: bool) -> tuple[Request, Prompts | None]:
+    """A question with what its file of requests says, but for what is said otherwise; and prompts whose share in the cache is taken.
 
     Raises
     ------
@@ -160,20 +171,24 @@ def with_requests(request: Request) -> Request:
         The file cannot be read.
     """
     if request.requests is None:
-        return request
+        return request, None
     from planner.files.request_trace import read_request_trace
 
-    found = dataclasses.asdict(read_request_trace(Path(request.requests)))
-    del found["requests"]
+    trace = read_request_trace(Path(request.requests))
+    found = {item.name: getattr(trace, item.name) for item in dataclasses.fields(trace)}
+    del found["requests"], found["prompts"]
+    if reads_whole_prompts:
+        del found["prefix_cached"]
     if request.concurrency is not None:
         del found["rate_per_s"], found["arrival_cv"]
     taken = {name: value for name, value in found.items() if getattr(request, name) is None}
-    return dataclasses.replace(
+    filled = dataclasses.replace(
         request,
         requests=None,
         origins={**request.origins, **dict.fromkeys(taken, f"given by {request.requests}")},
         **taken,
     )
+    return filled, trace.prompts if "prefix_cached" in taken else None
 
 
 def _arrivals(request: Request) -> Arrivals | None:
@@ -242,6 +257,7 @@ class ServingPlanSpace(PlanSpace):
     shape: NetworkShape
     capacity_bytes: float
     kv_precision: str
+    prompts: Prompts | None = None  # of the file of requests, where the share in the cache is theirs
 
     name = "serving"
     diagnoses_options = True
@@ -404,6 +420,7 @@ class ServingPlanSpace(PlanSpace):
             notes.append(Note("uneven_experts"))
         if shares_experts and assumed.prompts_in_step < 1:
             notes.append(Note("prompts_apart"))
+        notes += self._found_by(best.plan)
         if best.plan.max_batch >= MOST_BATCH and "max_batch" not in self.degrees:
             notes.append(Note("most_sequences", max_batch=MOST_BATCH))
         answer = dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
@@ -412,6 +429,17 @@ class ServingPlanSpace(PlanSpace):
     def _median(self, ranked: RankedPlan, name: str) -> float:
         """What half of the measurements of a time are at most."""
         return float(ranked[name]) * self.medians[name][ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
+
+    def _found_by(self, plan: ServingPlan) -> list[Note]:
+        """What the caches of a plan find of the prompts of a file, of which a cache without limits is assumed."""
+        if self.prompts is None:
+            return []
+        room = room_tokens(self.model, plan, self.capacity_bytes)
+        replicas = plan.prefill_dp or plan.dp
+        kept = self.prompts.share_found(room * replicas)
+        in_turn = self.prompts.share_found(room, replicas) if replicas > 1 else None
+        assumed = self.request.prefix_cached
+        return [Note("prefix_found", assumed=assumed, kept=kept, room=round(room), in_turn=in_turn, replicas=replicas)]
 
     def _beyond_context(self) -> list[Note]:
         """Lengths that the weights were not trained for."""
@@ -751,6 +779,7 @@ class ServingPlanSpace(PlanSpace):
             *self.does_not_fit(ranked, max_batch=batch, more=more),
             *missed_limits(self.limits, ranked),
             *self._rather_missed(ranked),
+            *self._found_by(ranked.plan),
             *_outside_interval([ranked]),
         ]
 

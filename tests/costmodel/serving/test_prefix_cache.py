@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from dataclasses import dataclass, fields, replace
@@ -11,7 +12,8 @@ import pytest
 
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts
-from costmodel.serving.pools import transfers
+from costmodel.serving.pools import prefill_memory, transfers
+from costmodel.serving.prefix_cache import Prompts, room_tokens
 from costmodel.serving.tables import attention_kernels
 from costmodel.serving.workload import Arrivals, ServingError
 from tests.cases import mostly
@@ -106,6 +108,65 @@ def test_workers_that_read_send_the_whole_cache() -> None:
     found = model(large())
     batch = ServingBatch.from_plans([POOLS])
     assert transfers(with_share(found, 0.5), batch)[0].tolist() == transfers(found, batch)[0].tolist()
+
+
+# -- what caches find -----------------------------------------------------------------------------------------------------
+
+
+def drawn_prompts(draw: random.Random) -> Prompts:
+    """Conversations: a prompt is an earlier one or the beginning of it, and blocks of its own."""
+    blocks: list[tuple[int, ...]] = []
+    tokens = []
+    names = itertools.count()
+    for _ in range(40):
+        begin = draw.choice(blocks) if blocks and draw.random() < 0.7 else ()
+        own = (*begin[: draw.randint(0, 6)], *itertools.islice(names, draw.randint(0, 3)))
+        blocks.append(own)
+        tokens.append(max(len(own) * 10 - draw.randint(0, 9), 0))
+    return Prompts(tokens=tuple(tokens), blocks=tuple(blocks), block_tokens=10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_caches_find_what_distances_say(seed: int) -> None:
+    """A block is found where fewer others than the cache has room for were used since (Mattson et al. 1970), and none before it is lost."""
+    draw = random.Random(seed)
+    prompts = drawn_prompts(draw)
+    uses: list[int] = []  # the last is the most recent
+    before: list[list[float]] = []
+    for blocks in prompts.blocks:
+        before.append([])
+        for block in blocks:
+            since = uses[len(uses) - uses[::-1].index(block) :] if block in uses else None
+            before[-1].append(np.inf if since is None else len({*since} - {block}) + 1)
+        uses += reversed(blocks)
+    shares = []
+    for room in (0, 1, 3, 8, 20, 10**6):
+        found = 0
+        for tokens, distances in zip(prompts.tokens, before, strict=True):
+            known = next((n for n, distance in enumerate(distances) if distance > room), len(distances))
+            found += max(min(10 * known, tokens - 1), 0)
+        shares.append(prompts.share_found(10.0 * room + 9))
+        assert shares[-1] == pytest.approx(found / sum(prompts.tokens)), room
+    assert shares == sorted(shares)
+    assert prompts.share_found() == shares[-1] > 0
+
+
+def test_replicas_in_turn_have_caches_of_their_own() -> None:
+    prompts = drawn_prompts(random.Random(3))
+    parts = [Prompts(tokens=prompts.tokens[n::3], blocks=prompts.blocks[n::3], block_tokens=10) for n in range(3)]
+    found = sum(part.share_found(50) * sum(part.tokens) for part in parts)
+    assert prompts.share_found(50, 3) == pytest.approx(found / sum(prompts.tokens))
+
+
+def test_room_for_prompts_by_hand() -> None:
+    """Four sequences of 512 + 64 tokens, and memory for 1,000 tokens more; a worker that reads two prompts per pass holds four of them."""
+    found = model(large())
+    token = 2 * 2 * 8 * 128 * 4
+    for plan, held in ((P(max_batch=4), 4), (POOLS, 4)):
+        batch = ServingBatch.from_plans([plan])
+        memory = prefill_memory(found, batch)[0]["memory_bytes"] if plan.prefill_dp else found.memory_bytes(batch)
+        more = 1000 * token / (plan.prefill_tp if plan.prefill_dp else 1)
+        assert room_tokens(found, plan, float(memory[0]) + more) == pytest.approx(held * 512 + 1000)
 
 
 # -- simulations ----------------------------------------------------------------------------------------------------------

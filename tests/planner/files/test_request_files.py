@@ -50,6 +50,31 @@ def test_random_arrivals_vary_as_much_as_their_mean(tmp_path: Path) -> None:
     assert found.prompt_cv == 0.0
 
 
+def test_what_a_cache_had_is_read(tmp_path: Path) -> None:
+    """Our own files say it; of Mooncake's blocks a cache without limits is taken. Of 600 tokens one block of 512 was there before."""
+    table = tmp_path / "trace.csv"
+    table.write_text(
+        "arrival_s,prompt_tokens,output_tokens,cached_tokens\n0,100,1,\n1,100,0,90\n2,300,1,60\n", encoding="utf-8"
+    )
+    assert read_request_trace(table).prefix_cached == pytest.approx(60 / 400)
+    lines = tmp_path / "trace.jsonl"
+    lines.write_text(
+        '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [7, 8]}\n'
+        '{"timestamp": 9, "input_length": 600, "output_length": 1, "hash_ids": [7, 9]}\n'
+        '{"timestamp": 9, "input_length": 600, "output_length": 1, "hash_ids": [7, 8]}\n'
+        '{"timestamp": 9, "input_length": 600, "output_length": 1}\n',
+        encoding="utf-8",
+    )
+    assert read_request_trace(lines).prefix_cached == pytest.approx((512 + 599) / 2400)
+    assert read_request_trace(_written(tmp_path, KINDS["mooncake.jsonl"])).prompts is None
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "trace"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 BAD_TRACES = {
     "is empty": "",
     "1:1: has other columns than a trace of requests": "a,b\n1,2\n",
@@ -62,15 +87,15 @@ BAD_TRACES = {
     "2:1: is no JSON object": '{"timestamp": 0, "input_length": 1, "output_length": 1}\n[1, 2]\n',
     "2:1: timestamp True: must be a number": '{"timestamp": 0, "input_length": 1, "output_length": 1}\n'
     '{"timestamp": true, "input_length": 1, "output_length": 1}\n',
+    "1:1: hash_ids: must be a list of whole numbers": '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}\n',
+    "3:1: cached_tokens 5: is more than the prompt has, 4": "arrival_s,prompt_tokens,output_tokens,cached_tokens\n1,4,3,4\n2,4,3,5\n",
 }
 
 
 @pytest.mark.parametrize("message", list(BAD_TRACES))
 def test_a_bad_trace_says_where_and_what(message: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(BAD_TRACES[message], encoding="utf-8")
     with pytest.raises(InputFileError) as caught:
-        read_request_trace(path)
+        read_request_trace(_written(tmp_path, BAD_TRACES[message]))
     assert message in str(caught.value)
 
 

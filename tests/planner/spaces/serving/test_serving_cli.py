@@ -59,6 +59,31 @@ def test_a_note_says_where_requests_are_longer_than_the_weights_were_trained_for
     assert [note["code"] for note in found["note_codes"]].count("beyond_context") == is_said
 
 
+def test_blocks_of_a_trace_say_what_is_cached(answer: Ask, tmp_path: Path) -> None:
+    """Every prompt but the first finds 1,024 of its 2,000 tokens; --prefix-cached says otherwise, and then nothing is left to say."""
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        {
+            "timestamp": 1000 * n * n,
+            "input_length": 2000,
+            "output_length": 100,
+            "hash_ids": [1, 2, 2 * n + 3, 2 * n + 4],
+        }
+        for n in range(5)
+    ]
+    trace.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    asked = (*ESTIMATE, "--requests", str(trace), "--json")
+    found = json.loads(answer(*asked))
+    assert found["prefix_cached"] == pytest.approx(4 * 1024 / 10000)
+    (note,) = [note for note in found["note_codes"] if note["code"] == "prefix_found"]
+    assert note["values"]["kept"] == note["values"]["assumed"] == found["prefix_cached"]
+    assert note["values"]["room"] > 100_000
+    stated = json.loads(answer(*asked, "--prefix-cached", "10%"))
+    assert stated["prefix_cached"] == 0.1
+    assert stated["plans"][0]["ttft_s"] > found["plans"][0]["ttft_s"]
+    assert "prefix_found" not in [note["code"] for note in stated["note_codes"]]
+
+
 @pytest.mark.parametrize("name", ["prompts_in_step", "node_gathers", "ep_latency_share"])
 def test_shares_are_at_most_one(name: str, fails: Any) -> None:
     """Above 1 replicas would wait a negative time, and serve more than where nobody waits."""
