@@ -15,6 +15,7 @@ _OF_SERVER = (
     "kv_precision",
     "prompt_tokens",
     "output_tokens",
+    "prefix_cached",
     "memory_utilisation",
     "stages",
     "placement",

@@ -261,6 +261,8 @@ class ServingJob(_AnyJob):
         Of the weights; of the cache of keys and values.
     memory_utilisation : float
         Share of a device's memory that may be filled.
+    prefix_cached : float or None
+        Share of a prompt's tokens that is found in the cache of earlier ones; 0: the engine keeps none; None: nothing is said of it.
     drafter : str
         What drafts tokens: "mtp", "ngram" or the name of a network.
     load, arrivals, output_variation
@@ -280,7 +282,14 @@ class ServingJob(_AnyJob):
     prefill_stages: tuple[int, ...] = ()
     role: str = ""
     prefill_device: str = ""
+    prefix_cached: float | None = None
+    cached_tokens: int = 0  # of a prompt
     drafter: str = ""
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of a prompt that passes compute."""
+        return self.prompt_tokens - self.cached_tokens
 
     @property
     def tokens_of_pass(self) -> int:
@@ -302,4 +311,5 @@ class ServingJob(_AnyJob):
         left_out = {*(() if is_piped else ("stages",)), *(() if self.has_experts else experts)}
         left_out |= set() if self.plan.prefill_dp else set(POOL_SETTINGS)
         left_out |= set() if self.plan.draft_tokens else {"draft_tokens"}
+        left_out |= {"prefix_cached"} if self.prefix_cached is None else set()
         return [name for name in serving_settings() if name not in left_out]

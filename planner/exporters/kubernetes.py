@@ -108,6 +108,16 @@ def dynamo(
         "    Frontend:",
         "      componentType: frontend",
         "      replicas: 1",
+        # Requests go where their beginning is cached, as far as the router remembers where it sent others (Dynamo, Router Guide).
+        *(
+            [
+                "      envs:",
+                "        - {name: DYN_ROUTER_MODE, value: kv}",
+                '        - {name: DYN_ROUTER_USE_KV_EVENTS, value: "false"}',
+            ]
+            if job.cached_tokens
+            else []
+        ),
         "      extraPodSpec:",
         "        mainContainer:",
         "          image: ${IMAGE}",

@@ -254,6 +254,8 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         drafter=space.load.draft or "",
         load=workload.load,
         arrivals=workload.arrivals,
+        prefix_cached=space.request.prefix_cached,
+        cached_tokens=workload.cached_tokens,
         output_variation=workload.output_variation,
         # To three digits and not above what was asked for.
         memory_utilisation=int(space.capacity_bytes / space.cluster.device.capacity_bytes * 1000 + 1e-6) / 1000,

@@ -72,6 +72,7 @@ FIELDS = {
     "kv_precision": "--kv-cache-dtype; -: fp16 or fp32 with weights of another format",
     "prompt_tokens": "--context-length, with output_tokens",
     "output_tokens": "--context-length, with prompt_tokens",
+    "prefix_cached": "without --disable-radix-cache; 0: with it",
     "memory_utilisation": "--mem-fraction-static, of weights and cache alone; by hand: a smaller one",
     "stages": "SGLANG_PP_LAYER_PARTITION",
     "placement": "nodes and devices of a server",
@@ -155,7 +156,7 @@ def _render_pools(job: ServingJob, account: Account, version: str) -> dict[str, 
         ]
     launch.append('  --port "$port" "${args[@]}" "$@" "${rest[@]}" &')
     router = [
-        "python3 -m sglang_router.launch_router --pd-disaggregation --policy round_robin",
+        f"python3 -m sglang_router.launch_router --pd-disaggregation --policy {'cache_aware' if job.cached_tokens else 'round_robin'}",
         f'--host 0.0.0.0 --port "${{PORT:-{ROUTER_PORT}}}"',
         *(
             f"--{place.role} {url_of(place, _FIRST_PORT)}"
@@ -192,18 +193,35 @@ def _benchmark(job: ServingJob, account: Account) -> Benchmark:
     most, ratio = 1.0 + spread, (1.0 - spread) / (1.0 + spread)
     if job.arrivals is not None and job.arrivals.variation != 1.0:
         account.left_to_user("arrivals", "the benchmark's requests come at random (Poisson): it has no other bursts")
+    lengths = [
+        ("--dataset-name", "random-ids"),
+        ("--random-input-len", f"{most * job.prompt_tokens:.0f}"),
+        ("--random-output-len", f"{most * job.output_tokens:.0f}"),
+        ("--random-range-ratio", f"{ratio:.6g}"),
+    ]
+    if job.cached_tokens:
+        lengths = _alike(job)
+        if spread:
+            words = "prompts and answers of the benchmark are of equal lengths: where prompts begin alike, it draws no others"
+            account.left_to_user("lengths", words)
     return Benchmark(
         command="python3 -m sglang.benchmark.serving --backend sglang",
         port=_PORT,
-        arguments=[
-            ("--dataset-name", "random-ids"),
-            ("--random-input-len", f"{most * job.prompt_tokens:.0f}"),
-            ("--random-output-len", f"{most * job.output_tokens:.0f}"),
-            ("--random-range-ratio", f"{ratio:.6g}"),
-            *load_arguments(job),
-        ],
+        arguments=[*lengths, *load_arguments(job)],
         result=['--output-file "$results/bench.json"'],
     )
+
+
+def _alike(job: ServingJob) -> list[tuple[str, str]]:
+    """Prompts that begin with the same tokens (sglang/benchmark/datasets/generated_shared_prefix.py): one group of them."""
+    (requests,) = [value for name, value in load_arguments(job) if name == "--num-prompts"]
+    lengths = {"system-prompt": job.cached_tokens, "question": job.new_tokens, "output": job.output_tokens}
+    return [
+        ("--dataset-name", "generated-shared-prefix"),
+        ("--gsp-num-groups", "1"),
+        ("--gsp-prompts-per-group", requests),
+        *((f"--gsp-{name}-len", str(tokens)) for name, tokens in lengths.items()),
+    ]
 
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
@@ -223,6 +241,7 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--attn-dp-size", str(sharing)): sharing > 1,
         ("--quantization", _QUANTIZATION.get(job.precision, "")): job.precision in _QUANTIZATION,
         ("--kv-cache-dtype", _CACHE.get(job.kv_precision, "")): not is_plain and job.kv_precision in _CACHE,
+        ("--disable-radix-cache",): job.prefix_cached == 0,
         ("--host", "0.0.0.0"): job.nodes.count > 1 and not job.role,  # noqa: S104 - for the load balancer and the other nodes
     }
     return [
@@ -266,7 +285,7 @@ def _prefill(job: ServingJob) -> list[tuple[str, ...]]:
         size = plan.prefill_chunk * plan.prefill_batch
         mixed = [] if job.role else [("--enable-mixed-chunk",)]
         return [("--chunked-prefill-size", str(size)), *mixed, prompts]
-    tokens = ("--max-prefill-tokens", str(plan.prefill_batch * job.prompt_tokens))
+    tokens = ("--max-prefill-tokens", str(plan.prefill_batch * job.new_tokens))
     return [("--chunked-prefill-size", "-1"), tokens, prompts]
 
 

@@ -53,6 +53,7 @@ FIELDS = {
     "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max_seq_len, with output_tokens",
     "output_tokens": "--max_seq_len, with prompt_tokens",
+    "prefix_cached": "kv_cache_config.enable_block_reuse",
     "memory_utilisation": "kv_cache_config.free_gpu_memory_fraction, of what weights leave; by hand: a larger one",
     "stages": "pp_partition",
     "placement": "devices of a server",
@@ -138,7 +139,7 @@ def _tokens(job: ServingJob, account: Account, length: int) -> int:
     if plan.prefill_chunk:
         return max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch * job.tokens_of_pass, decoded)
     whole_prompts_mixed(account, TITLE)
-    return max(plan.prefill_batch * job.prompt_tokens, length, decoded)
+    return max(plan.prefill_batch * job.new_tokens, length, decoded)
 
 
 def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
@@ -165,6 +166,7 @@ def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
         "kv_cache_config:",
         f"  free_gpu_memory_fraction: {job.memory_utilisation:g}",
         f"  dtype: {'fp8' if is_fp8 else 'auto'}",
+        *([] if job.prefix_cached is None else [f"  enable_block_reuse: {str(job.prefix_cached > 0).lower()}"]),
         *_drafts(job, account),
     ]
 

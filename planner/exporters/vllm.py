@@ -76,6 +76,7 @@ FIELDS = {
     "kv_precision": "--kv-cache-dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max-model-len, with output_tokens",
     "output_tokens": "--max-model-len, with prompt_tokens",
+    "prefix_cached": "--enable-prefix-caching; 0: --no-enable-prefix-caching",
     "memory_utilisation": "--gpu-memory-utilization",
     "stages": "VLLM_PP_LAYER_PARTITION",
     "placement": "nodes and devices of a server",
@@ -251,10 +252,12 @@ def _benchmark(job: ServingJob) -> Benchmark:
 
 
 def benchmark_arguments(job: ServingJob) -> list[tuple[str, ...]]:
-    """Of vLLM's program and of those that were made from it."""
+    """Of vLLM's program and of those that were made from it: prompts begin with the same tokens, so that the cache has them."""
+    prefix = [("--random-prefix-len", str(job.cached_tokens))] if job.cached_tokens else []
     return [
         ("--dataset-name", "random"),
-        ("--random-input-len", str(job.prompt_tokens)),
+        *prefix,
+        ("--random-input-len", str(job.new_tokens)),
         ("--random-output-len", str(job.output_tokens)),
         ("--random-range-ratio", f"{spread_of(job):.6g}"),
         *load_arguments(job),
@@ -295,8 +298,13 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--dtype", dtype),
         *given(formats),
         *_prefill(job, account, length),
+        *([] if job.prefix_cached is None else [(_CACHING[job.prefix_cached > 0],)]),
         *_drafts(job, account),
     ]
+
+
+# Engines keep prefixes unless told otherwise: a plan that says nothing of them leaves it at that.
+_CACHING = {True: "--enable-prefix-caching", False: "--no-enable-prefix-caching"}
 
 
 def _drafts(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
@@ -318,7 +326,7 @@ def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, 
     if job.role == DECODE:
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(decoded))]
     if job.role == PREFILL:  # nothing is decoded in its passes
-        tokens = plan.prefill_batch * (plan.prefill_chunk or job.prompt_tokens)
+        tokens = plan.prefill_batch * (plan.prefill_chunk or job.new_tokens)
         if plan.prefill_chunk:
             return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(tokens))]
         return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(max(tokens, length)))]
@@ -328,7 +336,7 @@ def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, 
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
     whole_prompts_mixed(account, "vLLM")
     # At least the longest request and one token per sequence, or vLLM refuses.
-    budget = max(plan.prefill_batch * job.prompt_tokens, length, decoded)
+    budget = max(plan.prefill_batch * job.new_tokens, length, decoded)
     return [("--no-enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
 
 

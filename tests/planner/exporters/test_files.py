@@ -365,6 +365,37 @@ def test_values_of_llm_d() -> None:
     assert "llm-d.yaml" not in make_export(serving_job(ServingPlan(tp=8, pp=2)), "vllm").files
 
 
+@pytest.mark.parametrize(
+    ("target", "file", "on", "off"),
+    [
+        ("vllm", "serve.sh", "--enable-prefix-caching", "--no-enable-prefix-caching"),
+        ("sglang", "serve.sh", "", "--disable-radix-cache"),
+        ("tensorrt-llm", "llm_args.yaml", "enable_block_reuse: true", "enable_block_reuse: false"),
+    ],
+)
+def test_cached_prefixes_are_switched_and_measured(target: str, file: str, on: str, off: str) -> None:
+    """Of 1,024 tokens 400 are cached, so that 624 are computed; a share of 0 keeps none, and no share leaves it to the engine."""
+    plan = ServingPlan(tp=2, dp=2, max_batch=8, prefill_batch=4)
+    some, none, unsaid = (
+        make_export(serving_job(plan, prefix_cached=share, cached_tokens=cached), target)
+        for share, cached in ((0.39, 400), (0.0, 0), (None, 0))
+    )
+    words = [(on in each.files[file], off in each.files[file]) for each in (some, none, unsaid)]
+    assert words == [(True, False), (not on, True), (not on, False)]
+    assert ["prefix_cached" in each.account.written for each in (some, none, unsaid)] == [True, True, False]
+    bench = some.files["bench.sh"]
+    prefix, rest = ("gsp-system-prompt", "gsp-question") if target == "sglang" else ("random-prefix", "random-input")
+    assert f"--{prefix}-len 400\n" in bench
+    assert f"--{rest}-len 624\n" in bench
+    assert f"--{prefix}-len" not in none.files["bench.sh"]
+    kv = [{"name": "DYN_ROUTER_MODE", "value": "kv"}, {"name": "DYN_ROUTER_USE_KV_EVENTS", "value": "false"}]
+    for each, environment in ((some, kv), (unsaid, None)):
+        graph = list(yaml.safe_load_all(each.files["dynamo.yaml"]))[-1]
+        assert graph["spec"]["services"]["Frontend"].get("envs") == environment
+    if target != "sglang":  # four prompts of 624 new tokens share a pass, and the longest request fits
+        assert "2496" in some.files["serve.sh"]
+
+
 def test_a_benchmark_sends_the_load_of_the_plan() -> None:
     """Lengths from half to one and a half times the mean in both programs, and of equal requests the mean."""
     plan = ServingPlan(tp=4, dp=2, max_batch=7, prefill_chunk=512)
