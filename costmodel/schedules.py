@@ -405,6 +405,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
 
 
 SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
+ONE_F_ONE_B = SCHEDULES.index("1f1b")
 # Words that are no names of schedules -> the one that is meant, and what to know.
 MEANT: Mapping[str, str] = {
     word: f"'{schedule.name}'? ({hint})" for schedule in PIPELINE_SCHEDULES for word, hint in schedule.meant_by.items()

@@ -31,7 +31,7 @@ from costmodel.mesh.modules import (
     RowKeys,
     repeats_of,
 )
-from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
+from costmodel.mesh.plan import FULL, MEMORY_PARTS, SELECTIVE, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.tensor_parallel import LayerRole, chunks_of, in_mlp, rows_held, shard_of
@@ -368,9 +368,6 @@ def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: F
     return np.asarray(rows * np.ceil(layer.output_shape[0] / channel_pieces))
 
 
-_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """Bytes by part, arrays (n, Q); the names of `costmodel.mesh.plan.MEMORY_PARTS`."""
@@ -702,17 +699,17 @@ class _Saved:
         """Fields of `PipelineMemory` that depend on what is recomputed."""
         kind = batch.recompute[:, None]
         most = np.max(self.all, axis=1)[self.row][:, None]
-        again = np.where(kind == _FULL, most, 0.0)
+        again = np.where(kind == FULL, most, 0.0)
         kept = self.all_alive
-        if np.any(kind == _SELECTIVE):
+        if np.any(kind == SELECTIVE):
             kept = np.where(
-                kind == _SELECTIVE, weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive, kept
+                kind == SELECTIVE, weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive, kept
             )
-            again = np.where(kind == _SELECTIVE, np.max(self.remade, axis=1)[self.row][:, None], again)
-            most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
+            again = np.where(kind == SELECTIVE, np.max(self.remade, axis=1)[self.row][:, None], again)
+            most = np.where(kind == SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
         share = np.zeros_like(kept)
-        if np.any(kind == _FULL):
-            share = np.where(kind == _FULL, self._share(batch), share)
+        if np.any(kind == FULL):
+            share = np.where(kind == FULL, self._share(batch), share)
             # Of a rank that runs all of its blocks again, inputs alone are kept.
             most = np.where(share >= 1.0, np.max(self.inputs, axis=1)[self.row][:, None], most)
         return {

@@ -26,7 +26,7 @@ from costmodel.mesh.framework_rules import Facts, PlanFacts, facts_of
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.modules import MODULE_COLUMNS, MeshError, ModuleRows, Modules, ModuleTable, RowKeys, fold
 from costmodel.mesh.passes import Pipelines, build_pipelines, module_passes, pipeline_columns
-from costmodel.mesh.plan import RECOMPUTE, LayerSplit, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.plan import FULL, RECOMPUTE, LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.stages import (
     Layout,
     LayoutArrays,
@@ -397,7 +397,7 @@ def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> 
     """
     table = model.rows(batch)
     kind = batch.recompute[:, None]
-    again = np.where((kind == RECOMPUTE.index("full")) & (table.backward_s > 0), table.forward_s, 0.0)
+    again = np.where((kind == FULL) & (table.backward_s > 0), table.forward_s, 0.0)
     again = np.where(kind == RECOMPUTE.index("selective"), table.selective_s, again) * model.is_block
     modules = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
     ranks = np.where(layouts.rank_first >= 0, layouts.rank_last - layouts.rank_first + 1, 0)

@@ -32,7 +32,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, largest_of, rows_of
 from costmodel.mesh.communication import GroupTimes, mesh_strides, p2p_s, sent_bytes
 from costmodel.mesh.modules import ModuleTable
-from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
+from costmodel.mesh.plan import CP_KINDS, FULL, SELECTIVE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
 from costmodel.precision import Precision
@@ -40,7 +40,6 @@ from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, OVERLAPS, TRAILS
 from costmodel.tolerances import ROUNDING
 
 _RING, _ALL_GATHER, _ALL_TO_ALL = (CP_KINDS.index(kind) for kind in ("ring", "all_gather", "all_to_all"))
-_SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,7 @@ def module_passes(
     selective = np.where(is_block, again, 0.0)
     whole = np.where(is_block & (table.backward_s > 0), forward + tp_forward + cp_forward + ep_forward, 0.0)
     kind = batch.recompute[:, None]
-    is_selective, is_full = kind == _SELECTIVE, kind == _FULL
+    is_selective, is_full = kind == SELECTIVE, kind == FULL
     recompute = np.where(is_selective, selective, np.where(is_full, whole, 0.0))
     started = np.where(is_selective, started, np.where(is_full, host.forward_s, 0.0))
     return ModulePasses(

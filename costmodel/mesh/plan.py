@@ -36,6 +36,7 @@ __all__ = [
 
 # Names that settings of a mesh plan have; a batch of plans holds their positions in these tuples.
 RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
+NO_RECOMPUTE, SELECTIVE, FULL = range(3)  # their positions
 CP_KINDS: tuple[str, ...] = ("ring", "all_gather", "all_to_all")
 # Which dimension is numbered first (neighbouring ranks) after tp, which is always innermost: outer ones cross slower links.
 ORDERS: tuple[str, ...] = (

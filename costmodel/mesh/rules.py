@@ -15,19 +15,18 @@ from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.framework_rules import takes_groups
 from costmodel.mesh.modules import Modules
-from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, FULL, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.schedule import has_chunks
 from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 from costmodel.precision import Precision
-from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, VPP
+from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, ONE_F_ONE_B, VPP
 
 Columns = Mapping[str, IntArray]
 
-_RING, _ALL_TO_ALL, _FULL = CP_KINDS.index("ring"), CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
-_1F1B = SCHEDULES.index("1f1b")
+_RING, _ALL_TO_ALL = CP_KINDS.index("ring"), CP_KINDS.index("all_to_all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +277,7 @@ def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
 
 
 def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
-    full, blocks = c["recompute"] == _FULL, c["recompute_blocks"]
+    full, blocks = c["recompute"] == FULL, c["recompute_blocks"]
     return np.asarray(np.where(full, (blocks >= 1) & (blocks <= shape.num_blocks), blocks == 0))
 
 
@@ -494,7 +493,7 @@ RULES: tuple[Rule, ...] = (
         fields=("schedule", "num_micro_batches", "pp"),
         doc="there are as many micro-batches as the 1F1B schedule of the framework needs",
         test=lambda s, c: (
-            (c["schedule"] != _1F1B) | (c["num_micro_batches"] >= c["pp"] - 1) | (not s.fewest_micro_batches)
+            (c["schedule"] != ONE_F_ONE_B) | (c["num_micro_batches"] >= c["pp"] - 1) | (not s.fewest_micro_batches)
         ),
         message=lambda s, v: (
             f"{s.framework} needs {v['pp'] - 1} micro-batches for {v['pp']} stages; the plan has {v['num_micro_batches']}"
@@ -504,7 +503,7 @@ RULES: tuple[Rule, ...] = (
         name="schedule-pipeline",
         fields=("schedule", "pp"),
         doc="schedules but 1f1b need pp > 1; without a pipeline all are the same",
-        test=lambda s, c: (c["pp"] > 1) | (c["schedule"] == _1F1B),  # noqa: ARG005
+        test=lambda s, c: (c["pp"] > 1) | (c["schedule"] == ONE_F_ONE_B),  # noqa: ARG005
         message=_pipeline_message,
     ),
     Rule(

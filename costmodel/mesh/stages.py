@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.framework import Framework
 from costmodel.mesh.modules import MeshError, ModuleKind, Modules
-from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.plan import FULL
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import sizes_of
 from costmodel.schedules import chunks_of_ranks, ranks_of_chunks
@@ -341,9 +341,6 @@ def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
     return different, repeats
 
 
-_FULL = RECOMPUTE.index("full")
-
-
 def weigh(modules: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
     """Sum values (u, K) over the modules (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
     columns = values if row is None else rows_of(values, row)
@@ -370,14 +367,14 @@ def recomputed_modules(layouts: LayoutArrays, recompute: IntArray, blocks: IntAr
     array (n, Q, K)
     """
     modules = layouts.rank_modules
-    if not np.any(recompute == _FULL):
+    if not np.any(recompute == FULL):
         return modules
     again = np.zeros_like(modules)
     for d in range(layouts.rank_lengths.shape[2]):
         lengths, own = layouts.rank_lengths[:, :, d], layouts.rank_recompute[:, :, d]
         some = np.minimum(np.where(own >= 0, own, blocks[:, None]), lengths) * layouts.rank_repeats[:, :, d]
         again += (some / np.maximum(lengths, 1))[:, :, None] * layouts.rank_chunks[:, :, d]
-    return np.asarray(np.where(recompute[:, None, None] == _FULL, again, modules))
+    return np.asarray(np.where(recompute[:, None, None] == FULL, again, modules))
 
 
 def recomputed_share(
@@ -404,12 +401,12 @@ def recomputed_share(
     >>> recomputed_share(np.array([[[4.0]]]), np.array([True]), np.array([2]), np.array([1])).tolist()
     [[0.25]]
     """
-    if not np.any(recompute == _FULL):
+    if not np.any(recompute == FULL):
         return np.ones(modules.shape[:2])
     count = np.sum(modules[:, :, is_block], axis=2)
     wanted = blocks[:, None] if own_blocks is None else np.where(own_blocks >= 0, own_blocks, blocks[:, None])
     some = np.minimum(wanted / np.maximum(count, 1.0), 1.0)
-    return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
+    return np.asarray(np.where(recompute[:, None] == FULL, some, 1.0))
 
 
 def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> tuple[int, ...] | None:

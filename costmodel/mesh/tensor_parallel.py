@@ -303,8 +303,8 @@ def _reduced(terms: int, target: Layout) -> tuple[Transfer, ...]:
     return (Transfer(operation="all_reduce", ranks=terms),)
 
 
-# Experts have groups of their own, and an input lies on the device anyway.
-_FOREIGN = frozenset({"moe", "input"})
+# Not split over the tensor-parallel ranks: experts have groups of their own, and an input lies on the device anyway.
+FOREIGN = frozenset({"moe", "input"})
 
 
 def home_of(tp: int, *, sequence_parallel: bool) -> Layout:
@@ -347,7 +347,7 @@ def standard_splits(graph: Graph, kind: ModuleKind, tp: int) -> tuple[LayerSplit
     return tuple(
         LayerSplit(layer=layer.name, role=role.role, degree=1 if role.role == "whole" else tp)
         for layer, role in zip(layers, roles_of(graph, kind), strict=True)
-        if layer.kind not in _FOREIGN
+        if layer.kind not in FOREIGN
     )
 
 
@@ -499,7 +499,7 @@ def check_splits(graph: Graph, modules: Modules, plan: MeshPlan) -> None:
             continue
         kind, position = places[split.layer]
         layer = graph.layers[kind.layers[position]]
-        if layer.kind in _FOREIGN:
+        if layer.kind in FOREIGN:
             problems.append(f"block_splits: layer '{split.layer}' ({layer.kind}) is not split by tp")
             continue
         options = split_options(graph, kind, position, plan.tp)

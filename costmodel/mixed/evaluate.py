@@ -23,7 +23,7 @@ from costmodel.mesh.communication import CopyTimes, Division, exposed_exchange, 
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import module_passes
-from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.step import gradient_passes_s
@@ -39,6 +39,7 @@ from costmodel.mixed.plan import (
 )
 from costmodel.objectives import step_costs
 from costmodel.precision import Precision
+from costmodel.schedules import ONE_F_ONE_B
 
 
 @with_columns(
@@ -197,7 +198,7 @@ def _batch(model: MeshModel, rows: StageRows) -> MeshBatch:
         etp=rows.etp,
         pp=rows.stages,
         vpp=one,
-        schedule=SCHEDULES.index("1f1b") * one,
+        schedule=ONE_F_ONE_B * one,
         dp_replicate=np.where(shared, 1, replicas),
         dp_shard=np.where(shared, replicas, 1),
         zero_stage=rows.zero_stage,
@@ -282,9 +283,6 @@ def _step_end(
     return exposed, np.maximum(update, started)
 
 
-_1F1B = SCHEDULES.index("1f1b")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
     """One stage of one pipeline of a plan."""
@@ -328,7 +326,7 @@ def pipeline_makespan_s(num_micro_batches: int | IntArray, forward_s: FloatArray
     n, stages = forward_s.shape
     one = np.ones(n, dtype=np.int64)
     runs = ChunkRuns(count=np.ones((n, stages), dtype=np.int64), forward_s=forward_s, backward_s=backward_s)
-    return makespan_s(_1F1B * one, num_micro_batches * one, stages * one, one, runs)
+    return makespan_s(ONE_F_ONE_B * one, num_micro_batches * one, stages * one, one, runs)
 
 
 def tail_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

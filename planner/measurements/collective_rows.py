@@ -14,10 +14,9 @@ from costmodel.serving.workload import ServingAssumptions
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Machine, links_of, machine_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
-from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.tables import LONGEST, Row, RowSkipped
 
 # Times what the links need; far above any measurement, far below a wrong unit of microseconds.
-_LONGEST = 1e5
 # One rank has what all get, or gets what all have; no training step has them, but nccl-tests do.
 _FROM_OR_TO_ONE = ("broadcast", "reduce")
 COLLECTIVES: tuple[str, ...] = (*OPERATIONS, *_FROM_OR_TO_ONE)
@@ -49,8 +48,8 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
     ideal_s = message * _traffic(operation, ranks) / min(spanned)
     if not 0.05 * ideal_s <= measured_s:
         raise RowSkipped("time far below what the links allow: wrong unit?")
-    if measured_s > _LONGEST * max(ideal_s, predicted_s):
-        raise RowSkipped(f"time above {_LONGEST:,.0f} times what the links need: wrong unit?")
+    if measured_s > LONGEST * max(ideal_s, predicted_s):
+        raise RowSkipped(f"time above {LONGEST:,.0f} times what the links need: wrong unit?")
     comparison = Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
     return Outcome(row=row, comparisons=(comparison,), fitted=fitted_links(machine.cluster, ranks))
 

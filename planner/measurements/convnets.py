@@ -36,10 +36,8 @@ from planner.measurements.hardware import (
 )
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, outcomes_of
 from planner.measurements.parallelism import devices_of, has_failed, is_measured, not_measured, step_time_s
-from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.tables import LONGEST, Row, RowSkipped
 from planner.uncertainty.bars import node_size, shares_of
-
-_LONGEST = 1e5  # times what the devices need at their peak
 
 
 def network_name(row: Row) -> str | None:
@@ -180,7 +178,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     if run.measured_s is None:
         return Outcome(row=row, failed=True, memory=memory, ranking=run.ranking, fitted=fitted)
     # Fast convolution algorithms need up to 4 times fewer operations.
-    if not ideal_s / 4 <= run.measured_s <= _LONGEST * ideal_s:
+    if not ideal_s / 4 <= run.measured_s <= LONGEST * ideal_s:
         raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
     comparison = Comparison(
         what="step",

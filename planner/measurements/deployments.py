@@ -36,12 +36,12 @@ from planner.measurements.hardware import (
 from planner.measurements.networks import network_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.parallelism import degrees_of
-from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.tables import LONGEST, Row, RowSkipped
 
 # Columns of what was measured -> figure of the cost model.
 _MEASURED = {"ttft_ms": "ttft_s", "tpot_ms": "tpot_s"}
 # A measured time is that many times what the device needs at its peak at least, and at most.
-_SHORTEST, _LONGEST = 0.5, 1e5
+_SHORTEST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     times = model.times(ServingBatch.from_plans([plan]))
     ideal = _ideal_s(asked, active)
     for name, measured_s in asked.measured_s.items():
-        if not _SHORTEST * ideal[name] <= measured_s <= _LONGEST * ideal[name]:
+        if not _SHORTEST * ideal[name] <= measured_s <= LONGEST * ideal[name]:
             raise RowSkipped(f"{name.removesuffix('_s')} far from what the peak of the devices allows: wrong unit?")
     return Outcome(
         row=row,

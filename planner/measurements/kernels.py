@@ -29,14 +29,13 @@ from planner.measurements.convnets import graph_of
 from planner.measurements.fitted import fitted_of
 from planner.measurements.hardware import Links, format_of, machine_of, precision_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
-from planner.measurements.tables import Row, RowSkipped, short_name
+from planner.measurements.tables import LONGEST, Row, RowSkipped, short_name
 
 # A kernel takes at least this share of the time of its FLOPs at the peak: FFT and Winograd save up to nine tenths of them.
 _LEAST_OF_IDEAL = 0.1
 # What a cache holds travels over ten times as fast as memory does (1 MiB on two cores: 235 against 20 GB/s).
 _LEAST_OF_MEMORY = 0.01
 # Times the larger of what the FLOPs need and what is predicted: a wrong unit (seconds are the measured kernels of other tables in us).
-_LONGEST = 1e5
 # Nothing that runs on a device is shorter than a clock period.
 _SHORTEST_S = 1e-9
 
@@ -109,8 +108,8 @@ def _compared(row: Row, unit: Unit, what: str, predicted_s: float, flop: float, 
         assumed = row.defaults.get("precision")
         other = "" if assumed is None else f" (or another precision than {assumed})"
         raise RowSkipped(f"time far below what the peak of the device allows: wrong unit?{other}")
-    if measured_s > _LONGEST * max(ideal_s, predicted_s):
-        raise RowSkipped(f"time above {_LONGEST:,.0f} times what the device needs: wrong unit?")
+    if measured_s > LONGEST * max(ideal_s, predicted_s):
+        raise RowSkipped(f"time above {LONGEST:,.0f} times what the device needs: wrong unit?")
     return Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
 
 

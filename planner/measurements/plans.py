@@ -60,7 +60,7 @@ from planner.measurements.parallelism import (
     stages_of,
     step_time_s,
 )
-from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.tables import LONGEST, Row, RowSkipped
 from planner.uncertainty.bars import node_size, shares_of
 
 
@@ -308,7 +308,7 @@ def reported_bytes(
 
 # What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
 # ways than one (padding, words that are not predicted), to 100,000 times.
-_SHORTEST, _LONGEST = 0.5, 1e5
+_SHORTEST = 0.5
 
 
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
@@ -495,7 +495,7 @@ def _outcome(
         return Outcome(row=question.row, failed=True, memory=memory, ranking=question.ranking, fitted=fitted)
     measured_s = question.measured_s
     assert measured_s is not None
-    if not _SHORTEST * ideal_s <= measured_s <= _LONGEST * ideal_s:
+    if not _SHORTEST * ideal_s <= measured_s <= LONGEST * ideal_s:
         word = (
             "shorter than the peak of the devices allows"
             if measured_s < ideal_s

@@ -25,6 +25,8 @@ _T = TypeVar("_T")
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
 MAX_BYTES = 256 * 2**20
 _MAX_LINES = 500_000
+# No run takes more times what its devices need at their peak: its time is in another unit.
+LONGEST = 1e5
 _SHOWN = 60  # characters of a cell in a message
 # Columns that name files; a path starts at the folder of the table.
 FILE_COLUMNS = ("device_file", "cluster_file")

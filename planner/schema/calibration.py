@@ -13,7 +13,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
 from costmodel.uncertainty.limits import MemoryErrors
-from planner.schema.common import FileModel, Name, Text, fail, known, plain_number
+from planner.schema.common import FileModel, Name, NamedFile, Text, fail, known, plain_number
 from planner.schema.records import key, record
 
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
@@ -206,12 +206,9 @@ else:
     )
 
 
-class CalibrationFile(FileModel):
+class CalibrationFile(NamedFile):
     """A calibration."""
 
-    schema_version: Literal[1] = Field(description="version of this file format")
-    name: Name
-    description: Text = ""
     source: SourceEntry = Field(default_factory=SourceEntry)
     constants: Annotated[dict[ConstantName, ConstantEntry], Field(max_length=100)] = Field(default_factory=dict)
     correlation: list[list[Correlation]] = Field(

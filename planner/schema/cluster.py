@@ -19,11 +19,11 @@ from planner.schema.common import (
     FileModel,
     Fraction,
     Name,
+    NamedFile,
     Power,
     Price,
     Seconds,
     Sources,
-    Text,
     check_sources,
     fail,
 )
@@ -173,12 +173,9 @@ def _as_shown(device: Device, driver_memory: float | None) -> Device:
     return device if driver_memory is None else dataclasses.replace(device, driver_memory_bytes=driver_memory)
 
 
-class ClusterFile(FileModel):
+class ClusterFile(NamedFile):
     """A cluster."""
 
-    schema_version: Literal[1] = Field(description="version of this file format")
-    name: Name
-    description: Text = ""
     device: DeviceName | None = Field(default=None, description="the device, where all are equal: a name or a path")
     groups: tuple[GroupEntry, ...] = Field(
         default=(), max_length=100, description="instead of device: several kinds of devices"

@@ -74,6 +74,14 @@ Name = Annotated[str, named(_NAME, "_ - / @ +"), Field(json_schema_extra={"patte
 Text = Annotated[str, Field(strict=True, max_length=10_000)]
 
 
+class NamedFile(FileModel):
+    """A file about one thing that has a name."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Name
+    description: Text = ""
+
+
 def is_reference(value: Any) -> bool:
     """Whether a value is the name of a block's parameter, ``$stride``."""
     return isinstance(value, str) and value.startswith("$")

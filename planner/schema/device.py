@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
 
@@ -17,13 +17,12 @@ from planner.schema.common import (
     Fraction,
     Frequency,
     HalfSize,
-    Name,
+    NamedFile,
     Power,
     Price,
     Seconds,
     Share,
     Sources,
-    Text,
     check_sources,
     fail,
 )
@@ -88,12 +87,9 @@ else:
     )
 
 
-class DeviceFile(FileModel):
+class DeviceFile(NamedFile):
     """A device."""
 
-    schema_version: Literal[1] = Field(description="version of this file format")
-    name: Name
-    description: Text = ""
     memory: Bytes = Field(description="nominal size of the device's own memory, '80 GiB'")
     driver_memory: Bytes | None = Field(
         default=None,

@@ -14,7 +14,7 @@ from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from costmodel.precision import PRECISIONS
 from costmodel.schedules import USUAL_SCHEDULES, schedule_of
 from planner.schema.calibration import Costs, Source
-from planner.schema.common import FileModel, Name, Text, fail, known
+from planner.schema.common import FileModel, Name, NamedFile, Text, fail, known
 from planner.schema.records import record
 from planner.schema.settings import setting_values
 
@@ -234,16 +234,13 @@ class RulesEntry(FileModel):
         ]
 
 
-class FrameworkFile(FileModel):
+class FrameworkFile(NamedFile):
     """A framework of one version."""
 
-    schema_version: Literal[1] = Field(description="version of this file format")
-    name: Name
     title: Text = Field(description="its name for people")
     version: Text = Field(description="which versions are meant")
     serves: bool = Field(default=False, strict=True, description="it serves networks and trains none")
     aliases: tuple[Name, ...] = Field(default=(), description="other names of it")
-    description: Text = ""
     costs: Costs = Field(
         default_factory=dict,
         description="fields of MeshAssumptions and LayerAssumptions that differ, of an engine pass_overhead_s",

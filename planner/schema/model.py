@@ -67,6 +67,7 @@ from planner.schema.common import (
     FileModel,
     LazyUnion,
     Name,
+    NamedFile,
     Reference,
     Text,
     fail,
@@ -341,12 +342,10 @@ class PublishedPlan(FileModel):
         return self
 
 
-class NetworkFile(FileModel):
+class NetworkFile(NamedFile):
     """A network."""
 
-    schema_version: Literal[1] = Field(description="version of this file format")
     name: Title
-    description: Text = ""
     source: Text = Field(default="", description="where the network and its numbers come from")
     global_batch: int = Field(
         strict=True, ge=1, le=MAX_INTEGER, description="usual samples per training step, all workers together"

@@ -33,6 +33,7 @@ from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.step import gradient_passes_s
 from costmodel.mesh.tables import add_layer
 from costmodel.mesh.tensor_parallel import (
+    FOREIGN,
     LayerRole,
     Layout,
     Move,
@@ -49,8 +50,6 @@ from strategies.layerwise.per_layer.search import solve
 
 Total = dict[str, FloatArray]
 
-# Layers that are not split over the tensor-parallel ranks: experts have groups of their own, an input lies on the device anyway.
-_FOREIGN = frozenset({"moe", "input"})
 # A message whose latency is nothing, for the time of a byte.
 _LARGE_BYTES = 1e12
 
@@ -225,7 +224,7 @@ def layer_costs(prices: ModulePrices, position: int) -> LayerCosts:
     """Cost the options of one layer of a module."""
     graph, kind = prices.model.workload.graph, prices.kind
     usual = roles_of(graph, kind)[position]
-    if graph.layers[kind.layers[position]].kind in _FOREIGN:
+    if graph.layers[kind.layers[position]].kind in FOREIGN:
         return _filled((), [_figures(prices, position, usual, prices.keys)])
     options = split_options(graph, kind, position, prices.plan.tp)
     rows: list[list[FloatArray]] = []

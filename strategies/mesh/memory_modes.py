@@ -18,11 +18,10 @@ from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined, sta
 from costmodel.mesh.communication import Division
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.passes import PIPELINE_FIELDS
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.mesh.plan import FULL, NO_RECOMPUTE, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
 
-_FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 _FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "domain_gpus"))
 
 MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
@@ -31,7 +30,7 @@ MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_a
 def recomputing(batch: MeshBatch, kind: int, blocks: IntArray | int) -> MeshBatch:
     """The same plans with another kind of recomputation; ``blocks`` count for full recomputation only."""
     zero = np.zeros(len(batch), dtype=np.int64)
-    return replace(batch, recompute=zero + kind, recompute_blocks=zero + (blocks if kind == _FULL else 0))
+    return replace(batch, recompute=zero + kind, recompute_blocks=zero + (blocks if kind == FULL else 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +70,14 @@ class MemoryModes:
     def plain(self) -> MemoryMode:
         """The quickest mode that updates on the device, allowed or not: the least recomputation, nothing on the host."""
         kinds = self.kinds
-        if len(kinds) != 1 or (kinds[0] == _FULL and not self.space.recomputes_all):
-            return _NONE, 0, 0
+        if len(kinds) != 1 or (kinds[0] == FULL and not self.space.recomputes_all):
+            return NO_RECOMPUTE, 0, 0
         return kinds[0], 0, 0
 
     def plainly(self, batch: MeshBatch) -> MeshBatch:
         """Plans with the recomputation of the plain mode."""
         kind = self.plain[0]
-        return recomputing(batch, kind, self.space.most_blocks(batch.pp, batch.vpp) if kind == _FULL else 0)
+        return recomputing(batch, kind, self.space.most_blocks(batch.pp, batch.vpp) if kind == FULL else 0)
 
     @property
     def capacity_bytes(self) -> float:
@@ -184,16 +183,14 @@ class _Memory:
     def _least_blocks(self, optimizer: int) -> IntArray:
         """(n, Z). Memory falls with every block that is recomputed, by as much as a rank's chunks hold of it at most."""
         shape = len(self.batch), len(self.state)
-        if (_FULL, 0) not in self.more:
+        if (FULL, 0) not in self.more:
             return np.zeros(shape, dtype=np.int64, order="F")
-        part = self.parts[_FULL]
+        part = self.parts[FULL]
         saved = (1.0 + part.assumptions.allocator_slack) * (part.kept_bytes - part.input_bytes)
         blocks = np.where(part.exists, part.blocks / np.maximum(saved, 1.0), 0.0)
         result = np.empty(shape, dtype=np.int64, order="F")
         for z, state in enumerate(self.state):
-            over = np.where(
-                part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.modes.capacity_bytes, 0.0
-            )
+            over = np.where(part.exists, state[optimizer] + self.more[FULL, 0] + saved - self.modes.capacity_bytes, 0.0)
             result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - EQUAL), 1, self.most)
         return result
 

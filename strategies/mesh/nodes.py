@@ -27,10 +27,10 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from costmodel.mesh.plan import FULL, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import holds
 from costmodel.network.graph import once
-from costmodel.schedules import FEWEST, IN_GROUPS, OVERLAPS
+from costmodel.schedules import FEWEST, IN_GROUPS, ONE_F_ONE_B, OVERLAPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
@@ -122,7 +122,7 @@ class NodeBounds:
         batch = batch_of(work)
         # Tokens may travel behind other micro-batches if any schedule lets them.
         known = self.modes.space.categories("schedule", SCHEDULES)
-        schedule = max(known.tolist(), key=lambda n: OVERLAPS[n], default=_1F1B)
+        schedule = max(known.tolist(), key=lambda n: OVERLAPS[n], default=ONE_F_ONE_B)
         same = np.ones(len(batch), dtype=np.int64)
         batch = replace(batch, recompute=self.modes.plain[0] * same, schedule=schedule * same)
         total, forward, blocks = model.work_s(batch)
@@ -336,9 +336,10 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     return least
 
 
-_FULL, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
 # The first schedule that takes the same numbers of micro-batches.
-_KINDS = [(fewest, grouped, n == _1F1B) for n, (fewest, grouped) in enumerate(zip(FEWEST, IN_GROUPS, strict=True))]
+_KINDS = [
+    (fewest, grouped, n == ONE_F_ONE_B) for n, (fewest, grouped) in enumerate(zip(FEWEST, IN_GROUPS, strict=True))
+]
 _TAKES: IntArray = np.array([_KINDS.index(kind) for kind in _KINDS])
 
 
@@ -410,7 +411,7 @@ class PlanCount:
         kinds = self.space.categories("recompute", RECOMPUTE).tolist()
         longest = self.space.longest(chunks)
         full = once(self._fulls, longest, lambda: len(self.space.recompute_counts(longest)))
-        return sum(full if kind == _FULL else 1 for kind in kinds)
+        return sum(full if kind == FULL else 1 for kind in kinds)
 
     def _sharding_counts(self, branches: Columns) -> IntArray:
         """Divisions of dp of every branch, over all ways to lay out experts."""

@@ -26,7 +26,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel, computing_s, least_computing_s
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.mesh.plan import FULL, MeshBatch, MeshPlan
 from costmodel.mesh.step import least_step_times
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryMode, MemoryModes
@@ -163,7 +163,6 @@ class Incumbents:
         return [MeshCandidate(plan=row.plan, score=row.score, step_time_s=row.step_time_s) for row in result]
 
 
-_FULL = RECOMPUTE.index("full")
 _PAIRS = 8_192  # plans and modes of them, tried at a time
 _MORE = 65_536  # the same with every number of blocks
 
@@ -289,7 +288,7 @@ class PlanEvaluator:
         Of full recomputation the fewest blocks that fit are the quickest, unless activations travel: what is run again does not.
         """
         recompute, optimizer, activations = np.array(self.modes.each, dtype=np.int64)[tried].T
-        blocks = (recompute == _FULL).astype(np.int64)
+        blocks = (recompute == FULL).astype(np.int64)
         batch = replace(
             batch,
             recompute=recompute,
@@ -297,7 +296,7 @@ class PlanEvaluator:
             offload_optimizer=optimizer,
             offload_activations=activations,
         )
-        if recompute[0] == _FULL:
+        if recompute[0] == FULL:
             batch, fitting = self._with_blocks(batch, self._least_blocks(batch, pipeline))
             pieces = self._with_more_blocks(batch, fitting) if activations[0] else iter([(batch, fitting)])
         else:
@@ -407,7 +406,7 @@ class PlanEvaluator:
 
 def _kind(mode: MemoryMode) -> tuple[bool, bool]:
     """MemoryModes that are evaluated alike: without full recomputation, with it, with it and activations on the host."""
-    is_full = mode[0] == _FULL
+    is_full = mode[0] == FULL
     return is_full, is_full and mode[2] > 0
 
 

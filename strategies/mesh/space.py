@@ -22,17 +22,15 @@ from costmodel.arrays import BoolArray, IntArray, combined, ranges
 from costmodel.hardware.cluster import AT_BEST
 from costmodel.layerwise.plan import divisors
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
 from costmodel.mesh.schedule import least_in_flight
 from costmodel.network.graph import once
-from costmodel.schedules import IS_CHUNKED, VPP
+from costmodel.schedules import IS_CHUNKED, ONE_F_ONE_B, VPP
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
 Columns = dict[str, IntArray]
 
-_1F1B = SCHEDULES.index("1f1b")
-_FULL = RECOMPUTE.index("full")
 _ANY = Bounds()
 _LARGEST_LISTED = 1 << 20
 _KIND, _WORKERS = "_kind", "_workers"
@@ -222,7 +220,7 @@ class MeshSpace:
         allowed = self.restriction.degrees.get("vpp", _ANY)
         if pp == 1:
             # Without a pipeline all schedules are the same.
-            return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
+            return [(ONE_F_ONE_B, 1)] if allowed.allows(1) and ONE_F_ONE_B in schedules else []
         uncut = self.shape.uncut_chunks
         most = self.shape.num_blocks // pp
         pairs = [(s, v) for s in sorted(schedules) for v in (range(2, most + 1) if VPP[s] == 0 else (int(VPP[s]),))]
@@ -386,7 +384,7 @@ def batch_of(columns: Columns) -> MeshBatch:
         ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches"), one
     )
     filled = {name: neutral.get(name, zero) for name in MESH_COLUMNS}
-    filled["schedule"], filled["domain_gpus"] = np.full(size, _1F1B), np.full(size, AT_BEST)
+    filled["schedule"], filled["domain_gpus"] = np.full(size, ONE_F_ONE_B), np.full(size, AT_BEST)
     filled |= {name: column for name, column in columns.items() if name in MESH_COLUMNS}
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]

@@ -35,15 +35,13 @@ from costmodel.mesh.passes import (
     pipeline_s,
     time_before,
 )
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.plan import FULL, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import recomputed_modules, weigh
 from costmodel.mesh.step import hidden_s, one_way_s, shown_s
 from costmodel.schedules import DELAYS_WEIGHTS, OVERLAPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
-
-_FULL = RECOMPUTE.index("full")
 
 
 def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, MeshBatch], BoolArray]) -> IntArray:
@@ -110,7 +108,7 @@ def least_step_s(modes: MemoryModes, pipelines: Pipelines, needs: ModeNeeds) -> 
                 path, shown = ranks.moved(kind)
                 bound = path if stage >= 3 else np.maximum(path, makespan + shown)
             else:
-                bound = ranks.again(needs.blocks[:, optimizer, z]) if kind == _FULL else makespan
+                bound = ranks.again(needs.blocks[:, optimizer, z]) if kind == FULL else makespan
             step[:, v, z] = np.where(fits[:, v, z], np.maximum(bound, makespan), np.inf)
     return step
 
@@ -126,7 +124,7 @@ class _Ranks:
         backward = np.where(DELAYS_WEIGHTS[batch.schedule][:, None], 0.0, times.chunks.backward_s)
         self.lead_s = time_before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s + backward)
         # Where all blocks are recomputed anyway, the times hold it already.
-        again = np.where(modes.space.model.is_block & (modes.plain[0] != _FULL), passes.forward_s, 0.0)
+        again = np.where(modes.space.model.is_block & (modes.plain[0] != FULL), passes.forward_s, 0.0)
         self.module_again_s = again
         freed = np.where(modes.space.model.is_block, times.table.saved_bytes - times.table.input_bytes, 0.0)
         each = np.where(freed > 0, again / np.where(freed > 0, freed, 1.0), np.inf)
@@ -169,7 +167,7 @@ class _Ranks:
         hidden = hidden_s(self.assumptions, compute)
         kept = one_way_s(self.assumptions, self.needs.kept_bytes[:, self.modes.kinds.index(kind)])
         most = shown_s(kept, hidden)
-        if kind != _FULL:
+        if kind != FULL:
             return most, most
         inputs = one_way_s(self.assumptions, self.needs.input_bytes)
         least = shown_s(inputs, hidden)
