@@ -13,11 +13,14 @@ from planner.api.shown import Answer
 from planner.core.errors import UnknownName
 from planner.core.request import imported
 from planner.files import loading
+from planner.files.listing import cluster_rows, device_rows, file_rows, framework_rows, listing_report
+from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel, load_document
 from planner.files.resources import Kind, bundled, reference_to, resolve
+from planner.importers.networks import import_network, network_path
+from planner.importers.networks import load_model as load
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
-    from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,8 +59,6 @@ class Listing(Answer):
         return f"<planner.Listing of {len(self)} {self.kind}: {', '.join(self.names)}>"
 
     def _report(self) -> Report:
-        from planner.files.listing import listing_report
-
         return listing_report(self.kind, self.rows)
 
 
@@ -88,8 +89,6 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
     InputFileError
         Every problem of a file that is not bundled.
     """
-    from planner.files.listing import cluster_rows, device_rows, file_rows, framework_rows
-    from planner.files.loading import load_document
     from planner.schema import DOCUMENTS
 
     one = kind.removesuffix("s")
@@ -159,9 +158,6 @@ def load_model(
     >>> network.name, network.graph.weight_count
     ('alexnet', 50303912)
     """
-    from planner.importers.networks import import_network, network_path
-    from planner.importers.networks import load_model as load
-
     with in_python_words():
         name = reference_to("models", model)
         if not assume_free:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from planner.api.shown import Reads
+from planner.files.plan_file import plan_document, plan_text
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
@@ -181,7 +182,6 @@ class Plan:
             It cannot be written.
         """
         from planner.files.output import check_writable, write_atomically
-        from planner.files.plan_file import plan_text
         from planner.files.resources import InMemory
         from planner.files.yaml_text import yaml_text
 
@@ -231,6 +231,4 @@ class Plan:
         return "<div>" + "<br>".join(escape(line) for line in str(self).splitlines()) + "</div>"
 
     def _document(self) -> dict[str, Any]:
-        from planner.files.plan_file import plan_document
-
         return plan_document(self._answer, self.ranked)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from planner.api.plans import Plan
 from planner.api.shown import Answer, Reads, Written
+from planner.comparison.why_not_report import verdict, why_not_report
+from planner.report.answer import estimate_report, scale_report, search_report
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
@@ -135,8 +137,6 @@ class SearchResult(Written):
         return f"<planner.SearchResult of {len(self)} plans ({proof}); best: {self.best!r}>"
 
     def _report(self) -> Report:
-        from planner.report.answer import search_report
-
         return search_report(self.raw)
 
 
@@ -185,8 +185,6 @@ class Estimate(Written):
         return f"<planner.{type(self).__name__} of {self.plan!r}>"
 
     def _report(self) -> Report:
-        from planner.report.answer import estimate_report
-
         return estimate_report(self.raw, self.warnings, self._command)
 
 
@@ -259,8 +257,6 @@ class ScalingCurve(Answer):
         return f"<planner.ScalingCurve over {counts} workers>"
 
     def _report(self) -> Report:
-        from planner.report.answer import scale_report
-
         return scale_report(self.raw)
 
 
@@ -317,14 +313,10 @@ class WhyNot(Answer):
     @property
     def verdict(self) -> str:
         """The answer in one sentence."""
-        from planner.comparison.why_not_report import verdict
-
         return verdict(self.raw)
 
     def __repr__(self) -> str:
         return f"<planner.WhyNot: {self.verdict}>"
 
     def _report(self) -> Report:
-        from planner.comparison.why_not_report import why_not_report
-
         return why_not_report(self.raw, self.warnings)

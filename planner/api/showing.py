@@ -20,6 +20,7 @@ from planner.files.listing import (
     rate_table,
     row_table,
 )
+from planner.files.loading import load_cluster, load_document
 from planner.files.resources import Kind, bundled, resolve
 from planner.report.documents import RESULT_VERSION
 
@@ -59,7 +60,6 @@ def show_report(kind: str, name: str) -> Report:
 
 def _file(kind: str, name: str) -> dict[str, Any]:
     from planner.core.request import imported
-    from planner.files.loading import load_document
     from planner.schema import DOCUMENTS
 
     path = resolve(SHOWN[kind], name)
@@ -89,8 +89,6 @@ def _file(kind: str, name: str) -> dict[str, Any]:
 
 def _between_others(given: str, cluster: str) -> str | None:
     """The device that a question has on the links of a cluster where its name is given for the cluster's; None where it has its own."""
-    from planner.files.loading import load_cluster
-
     used = load_cluster(given).cluster.name
     return None if used == cluster else used
 

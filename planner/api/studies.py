@@ -19,14 +19,17 @@ from planner.api.values import Values, as_flag, listed
 from planner.core.errors import NoFeasiblePlan, PlannerError
 from planner.core.quantities import in_tokens
 from planner.files.resources import reference_to, stands_for
+from planner.sizing.report import miss_in_words, size_report
+from planner.sizing.run import DEFAULT_MOST_GPUS, answer_of, facts_of, size_training
+from planner.sizing.search import SECONDS_PER_DAY, Goal, Sized
+from planner.sweeping.grid import Axes, cells_of
+from planner.sweeping.report import scaling_figure, sweep_report
+from planner.sweeping.run import Swept, run
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
     from planner.sizing.fleet import Fleets
-    from planner.sizing.search import Goal, Sized
-    from planner.sweeping.grid import Axes
-    from planner.sweeping.run import Swept
 
 Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "least_energy", "thriftiest"]
 
@@ -65,7 +68,6 @@ class Sweep(Answer):
             Another ending, or no question has a plan.
         """
         from planner.api.report_files import write_plot
-        from planner.sweeping.report import scaling_figure
 
         return write_plot(scaling_figure(self.raw.rows), path)
 
@@ -79,8 +81,6 @@ class Sweep(Answer):
         return f"<planner.Sweep of {len(self)} questions>"
 
     def _report(self) -> Report:
-        from planner.sweeping.report import sweep_report
-
         return sweep_report(self.raw, self.command)
 
 
@@ -122,8 +122,6 @@ class Sizing(Answer):
     @property
     def miss(self) -> str | None:
         """Say what comes closest, where nothing meets the goal."""
-        from planner.sizing.report import miss_in_words
-
         return None if self.least_gpus is not None else miss_in_words(self.raw)
 
     def plan(self, wish: Wish = "least_gpus") -> Plan:
@@ -134,8 +132,6 @@ class Sizing(Answer):
         NoFeasiblePlan
             Nothing meets the goal.
         """
-        from planner.sizing.run import answer_of
-
         found = self.raw.best(wish)
         if found is None:
             raise NoFeasiblePlan(self.miss or f"{wish}: is not known")
@@ -148,8 +144,6 @@ class Sizing(Answer):
         return f"<planner.Sizing: {words}>"
 
     def _report(self) -> Report:
-        from planner.sizing.report import size_report
-
         return size_report(self.raw)
 
 
@@ -380,9 +374,7 @@ def sweep_question(
     request = request_of(options, given, values, command_line, top=1)
 
     def answer(journal: Path | None, progress: Progress | None) -> Swept:
-        from planner.sweeping.grid import cells_of
         from planner.sweeping.journal import Journal
-        from planner.sweeping.run import run
 
         cells = cells_of(request, grid)
         with Journal(journal, fresh=asked.get("fresh", False)) as opened:
@@ -392,8 +384,6 @@ def sweep_question(
 
 
 def _axes(found: Mapping[str, Any], values: Values) -> Axes:
-    from planner.sweeping.grid import Axes
-
     if "gpus" not in found:
         gpus = values.called("gpus")
         values.add(f"{gpus}: is missing; say how many workers there are at most, as in {gpus} 8,16,32..1024")
@@ -465,7 +455,6 @@ def fleet_question(given: Mapping[str, Any], values: Values, command_line: str) 
     def answer(progress: Progress | None) -> Fleets:
         from planner.files.demand_file import read_demand
         from planner.sizing.fleet import size_fleet
-        from planner.sizing.run import DEFAULT_MOST_GPUS, facts_of
 
         hours = () if demand is None else read_demand(Path(demand))
         facts = facts_of(request, names, asked.get("max_gpus", DEFAULT_MOST_GPUS))
@@ -519,8 +508,6 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
     request = request_of(options, given, values, command_line, top=1)
 
     def answer(progress: Progress | None) -> Sized:
-        from planner.sizing.run import DEFAULT_MOST_GPUS, size_training
-
         most = asked.get("max_gpus", DEFAULT_MOST_GPUS)
         return size_training(request, goal, names, most_gpus=most, jobs=asked.get("jobs", 1), progress=progress)
 
@@ -528,8 +515,6 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
 
 
 def _goal(asked: Mapping[str, Any], given: Mapping[str, Any], values: Values) -> Goal:
-    from planner.sizing.search import SECONDS_PER_DAY, Goal
-
     tokens, samples, epochs, days, budget = map(values.called, ("tokens", "samples", "epochs", "days", "budget"))
     if "tokens" not in given and "samples" not in given:
         values.add(f"{tokens}: is missing; say how long the training is: {tokens} 1T, or {samples} 1.28M {epochs} 90")
