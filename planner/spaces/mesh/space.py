@@ -481,7 +481,7 @@ class MeshPlanSpace(PlanSpace):
         return {**texts, "block_splits": splits_in_words(estimate.ranked.plan.block_splits)} if splits else texts
 
     def tracks(self, plan: MeshPlan) -> Tracks:
-        from costmodel.mesh.detail import mesh_tracks
+        from costmodel.mesh.tracks import mesh_tracks
 
         return mesh_tracks(self.model, plan)
 

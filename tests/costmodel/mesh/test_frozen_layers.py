@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.detail import mesh_tracks, model_flops_per_step, stage_rows
+from costmodel.mesh.detail import model_flops_per_step, stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import RowKeys, fold
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import roles_of, shard_of
+from costmodel.mesh.tracks import mesh_tracks
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from costmodel.schedules import SCHEDULES

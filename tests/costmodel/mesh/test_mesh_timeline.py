@@ -16,9 +16,9 @@ import pytest
 from costmodel.hardware.cluster import span
 from costmodel.hardware.collectives import library_s
 from costmodel.mesh.communication import mesh_strides
-from costmodel.mesh.detail import mesh_tracks
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.tracks import mesh_tracks
 from costmodel.schedules import IS_CHUNKED, SCHEDULES, chunks_of_ranks, instruction_orders, ranks_of_chunks, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, Tracks, TrackSpan, simulate
 from tests.costmodel.mesh import plans as make

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from costmodel import schedules
-from costmodel.mesh.detail import mesh_tracks, stage_rows
+from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
+from costmodel.mesh.tracks import mesh_tracks
 from costmodel.schedules import SCHEDULES, Instruction, chunks_of_ranks, instruction_orders, ranks_of_chunks
 from strategies.limits import Clock
 from strategies.mesh.refine import LayoutSearch, StageTables
