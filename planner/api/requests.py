@@ -23,13 +23,13 @@ from planner.api.values import Values, as_flag, listed
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
 from planner.core.request import AUTO, SPACES, Request, imported
-from planner.files.loading import Loaded, load_cluster
 from planner.files.resources import InMemory, reference_to
 from planner.question.fixed import data_fields, no_such_division, single
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
     from planner.core.answer import Scaling
+    from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
     from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -413,6 +413,8 @@ def _several_frameworks(given: Mapping[str, Any], values: Values) -> tuple[Mappi
 
 def _readable_cluster(name: str) -> Cluster | None:
     """A cluster; None where it cannot be read, which is said when the question is resolved."""
+    from planner.files.loading import load_cluster
+
     try:
         return load_cluster(name).cluster
     except PlannerError:
@@ -557,6 +559,7 @@ def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
         path = Path(plan)
         return read_plan(path), path
     from planner.files.documents import document_of
+    from planner.files.loading import Loaded
     from planner.files.validation import validate
     from planner.schema.plan import PlanDocument
 

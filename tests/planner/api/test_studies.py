@@ -58,7 +58,7 @@ def test_a_figure(tmp_path: Path) -> None:
 
 def test_an_interrupted_grid_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = Swept(rows=({"gpus": 1},), total=2, taken=0, interrupted=True)
-    monkeypatch.setattr("planner.sweeping.run.run", lambda *_, **__: stopped)
+    monkeypatch.setattr("planner.api.studies.run", lambda *_, **__: stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
         planner.sweep("alexnet", gpus=[1, 2])
     assert isinstance(caught.value, planner.Interrupted)
