@@ -47,7 +47,15 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, between
-from costmodel.serving.percentiles import PERCENTILES, FirstToken, Moments, columns, gamma, shorter_answers
+from costmodel.serving.percentiles import (
+    PERCENTILES,
+    FirstToken,
+    Moments,
+    columns,
+    gamma,
+    of_passes,
+    shorter_answers,
+)
 from costmodel.serving.queue import exponent_of_servers, waits_in_step
 
 _BUSIEST = 1.0 - 1e-6  # share of time that a server is taken for that serves a rate
@@ -141,6 +149,8 @@ class Server:
     later_tokens : int
         Tokens that they make.
     passes : Passes
+    passes_vary : array or 0
+        Square of the coefficient of variation of the decoding passes of a request.
     sharing : array or 1
         Replicas that run pass by pass together.
     apart : float
@@ -155,6 +165,7 @@ class Server:
     decode_passes: FloatArray | int
     later_tokens: int
     passes: Passes
+    passes_vary: FloatArray | float = 0.0
     sharing: IntArray | int = 1
     apart: float = 1.0
 
@@ -162,7 +173,7 @@ class Server:
         """Some of the plans."""
         curves = {item.name: getattr(self.passes, item.name) for item in fields(Passes)}
         taken = {name: curve and replace(curve, row=curve.row[rows]) for name, curve in curves.items()}
-        names = ("places", "most", "pieces", "groups", "is_beside", "decode_passes", "sharing")
+        names = ("places", "most", "pieces", "groups", "is_beside", "decode_passes", "passes_vary", "sharing")
         arrays: dict[str, Any] = {
             name: value[rows] for name in names if isinstance(value := getattr(self, name), np.ndarray)
         }
@@ -779,6 +790,7 @@ def _percentiles(
             variance=added**2 * met * (square + stream.prompt_variation**2) + slow**2,
             third=added**3 * met * shorter * square**2 + slow**3 / np.sqrt(np.maximum(crowd.present, 1.0)),
         )
+        token = token + of_passes(token_s, server.passes_vary)
         lengths = gamma(tokens * token_s, stream.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * token.variance)
     return columns(first.quantile, token, request, names), (first, token, request)

@@ -235,6 +235,13 @@ class ServingModel:
             return np.full(len(batch), tokens)
         return np.maximum(tokens / drafting.tokens_per_pass(batch.draft_tokens), min(tokens, 1.0))
 
+    def passes_vary(self, batch: ServingBatch) -> FloatArray:
+        """Square of the coefficient of variation of the decoding passes of one request: of as many sums as accepted tokens make."""
+        drafting = self.workload.drafting
+        if drafting is None:
+            return np.zeros(len(batch))
+        return drafting.variation(batch.draft_tokens) / np.maximum(self.decode_passes(batch), 1.0)
+
     def per_token(self, batch: ServingBatch) -> FloatArray:
         """Decoding passes per token that they make, (n,)."""
         return self.decode_passes(batch) / max(self.workload.later_tokens, 1)
@@ -450,6 +457,7 @@ def _full_times(model: ServingModel, batch: ServingBatch, percentiles: Collectio
                 later_tokens=tokens,
                 prompt_variation=work.prompt_variation,
                 output_variation=work.output_variation,
+                passes_vary=model.passes_vary(batch),
             ),
             percentiles,
         ),
@@ -560,6 +568,7 @@ class Replicas:
             is_beside=np.tile(mixed, len(models)),
             decode_passes=first.decode_passes(batch),
             later_tokens=work.later_tokens,
+            passes_vary=first.passes_vary(batch),
             passes=Passes(
                 decode=decode["slowest_s"],
                 decode_through=decode["through_s"],

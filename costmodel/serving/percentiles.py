@@ -166,6 +166,16 @@ def low_share(share: float, variation: float) -> float:
     return max(found, math.exp(tail) if shape < 10.0 else 0.0)
 
 
+def of_passes(decoding_s: FloatArray, square: FloatArray | float) -> Moments:
+    """What a time varies by because requests need unlike numbers of passes, whose squared coefficient of variation is given (gamma).
+
+    >>> found = of_passes(np.array([2.0]), np.array([0.25]))
+    >>> found.mean.tolist(), found.variance.tolist(), found.third.tolist()
+    ([0.0], [1.0], [1.0])
+    """
+    return Moments(mean=0.0 * decoding_s, variance=decoding_s**2 * square, third=2.0 * decoding_s**3 * square**2)
+
+
 def shorter_answers(tokens: int, variation: float) -> float:
     """Mean of 1 / length over 1 / mean: of a gamma distribution, and at most of an exponential one of whole numbers from 1 on.
 

@@ -37,7 +37,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.stages import weigh
 from costmodel.serving.arrivals import Stream
-from costmodel.serving.percentiles import Moments, columns, gamma
+from costmodel.serving.percentiles import Moments, columns, gamma, of_passes
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.stations import Stations, TokenTimes, solve, solve_at_rate
 from costmodel.serving.tables import PassKeys
@@ -237,6 +237,7 @@ def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, de
         row=decodes.row,
         tokens=decodes.tokens(decodes.token_s),
         passes=model.decode_passes(batch),
+        passes_vary=model.passes_vary(batch),
         load=model.workload.load,
     )
 
@@ -268,7 +269,7 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
         "requests_per_s": flow.rate_per_s,
         "most_requests_per_s": stations.most_requests_per_s,
         "occupied_places": flow.sequences,
-        **(percentiles or _percentiles(model, flow.wait_s, ttft, tpot)),
+        **(percentiles or _percentiles(model, batch, flow.wait_s, ttft, tpot)),
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
         "decode_pass_s": of_pass / np.maximum(model.per_token(batch), 1e-300),
@@ -281,12 +282,15 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
     }
 
 
-def _percentiles(model: ServingModel, wait_s: FloatArray, ttft_s: FloatArray, tpot_s: FloatArray) -> Figures:
+def _percentiles(
+    model: ServingModel, batch: ServingBatch, wait_s: FloatArray, ttft_s: FloatArray, tpot_s: FloatArray
+) -> Figures:
     """The wait of traffic as that of a queue, exponential. Equal requests have equal times."""
     work, none = model.workload, np.zeros(len(ttft_s))
     is_traffic = work.load == "traffic"
     first = gamma(ttft_s - wait_s, work.prompt_variation if is_traffic else 0.0)
     first = first + gamma(wait_s, 1.0 if is_traffic else 0.0)
-    token = Moments(mean=tpot_s, variance=none, third=none)
-    answers = gamma(work.later_tokens * tpot_s, work.output_variation if is_traffic else 0.0)
+    vary, decoding_s = model.passes_vary(batch), work.later_tokens * tpot_s
+    token = Moments(mean=tpot_s, variance=none, third=none) + of_passes(tpot_s, vary)
+    answers = gamma(decoding_s, work.output_variation if is_traffic else 0.0) + of_passes(decoding_s, vary)
     return columns(first.quantile, token, first + answers)

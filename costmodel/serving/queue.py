@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.serving.percentiles import PERCENTILES, Moments, columns, gamma, shorter_answers
+from costmodel.serving.percentiles import PERCENTILES, Moments, columns, gamma, of_passes, shorter_answers
 from costmodel.serving.workload import Load
 
 # Requests per place of a benchmark: InferenceX sends ten times as many as are in flight.
@@ -252,6 +252,8 @@ class FullTimes:
         Tokens of a request after the first.
     prompt_variation, output_variation : float
         Coefficients of variation of the lengths.
+    passes_vary : array or 0
+        Square of that of the passes of a request, where some of the tokens that it drafts are accepted.
     """
 
     queue_s: FloatArray
@@ -260,6 +262,7 @@ class FullTimes:
     later_tokens: int
     prompt_variation: float = 0.0
     output_variation: float = 0.0
+    passes_vary: FloatArray | float = 0.0
 
 
 def full_percentiles(
@@ -297,13 +300,13 @@ def full_percentiles(
     [1.6, 2.9, 0.02, 21.6]
     """
     none = np.zeros(len(times.ttft_s))
-    token = Moments(mean=times.tpot_s, variance=none, third=none)
+    token = Moments(mean=times.tpot_s, variance=none, third=none) + of_passes(times.tpot_s, times.passes_vary)
     if reading.load != "traffic":
 
         def first(share: float) -> FloatArray:
             return _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
 
-        return columns(first, token, lambda share: first(share) + times.later_tokens * times.tpot_s, names)
+        return columns(first, token, lambda share: first(share) + times.later_tokens * token.quantile(share), names)
     base_s = np.where(reading.is_beside, decode_s, 0.0)
     added_s = np.maximum(prefill_s - base_s, 0.0) / reading.together
     prompt_s = np.minimum(reading.pieces * added_s, times.ttft_s - times.queue_s)
@@ -320,9 +323,10 @@ def full_percentiles(
         each = reading.pieces * added_s / tokens
         shorter = shorter_answers(tokens, times.output_variation)
         variance = each**2 * met * (1.0 + times.prompt_variation**2) * shorter
-        token = replace(token, variance=variance, third=each * variance * shorter)
+        token = token + Moments(mean=none, variance=variance, third=each * variance * shorter)
         lengths = gamma(decoding_s, times.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * each**2 * met)
+        request = request + of_passes(decoding_s, times.passes_vary)
     return columns(first_token.quantile, token, request, names)
 
 

@@ -107,6 +107,8 @@ class Stations(StructOfArrays):
     tokens : TokenTimes
     passes : array
         Decoding passes of a request, D.
+    passes_vary : array or 0
+        Square of the coefficient of variation of these.
     load : str
         `costmodel.serving.workload.ServingWorkload`.
     """
@@ -125,6 +127,7 @@ class Stations(StructOfArrays):
     row: IntArray
     tokens: TokenTimes
     passes: FloatArray
+    passes_vary: FloatArray | float = 0.0
     load: Load = "traffic"
 
     def pass_s(self, prompts: FloatArray) -> FloatArray:
@@ -371,6 +374,7 @@ def _decoding(at: Stations, stream: Stream) -> OpenLoop:
         is_beside=one == 0,
         decode_passes=at.passes,
         later_tokens=1,
+        passes_vary=at.passes_vary,
         passes=Passes(
             decode=tokens,
             decode_through=tokens,

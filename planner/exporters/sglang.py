@@ -263,7 +263,11 @@ def _drafts(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     if not count:
         return []
     if job.drafter == "ngram":
-        return [("--speculative-algorithm", "NGRAM"), ("--speculative-num-draft-tokens", str(job.tokens_of_pass))]
+        return [
+            ("--speculative-algorithm", "NGRAM"),
+            ("--speculative-num-draft-tokens", str(job.tokens_of_pass)),
+            ("--speculative-ngram-max-bfs-breadth", "1"),
+        ]
     name_of_drafter(job, account, "--speculative-draft-model-path")
     chain = [
         ("--speculative-num-steps", str(count)),

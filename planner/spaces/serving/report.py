@@ -240,10 +240,11 @@ def _drafts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
 def _versus_drafts(answer: Answer) -> list[tuple[str, str]]:
     """What drafted tokens gain, or would cost."""
     best = answer.plans[0]
-    other = answer.baselines.get("undrafted" if best.plan.draft_tokens else "drafted")
-    own = [text for _, text in _drafts(best, _load(answer))]
+    name = "undrafted" if best.plan.draft_tokens else "drafted"
+    other, own = answer.baselines.get(name), [text for _, text in _drafts(best, _load(answer))]
     if other is None:
-        return [("Drafting", text) for text in own]
+        nothing = ["no plan that drafts will do"] if name in answer.baselines else []
+        return [("Drafting", text) for text in own or nothing]
     ratio = f"{significant(other.score / best.score)}x {SERVING_OBJECTIVES[answer.objective].better}"
     if own:
         return [("Drafting", f"{own[0]}: {ratio} than the best without: {other.summary}: {_times(other)}")]

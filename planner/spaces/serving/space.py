@@ -383,7 +383,7 @@ class ServingPlanSpace(PlanSpace):
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         other = found.outcome.best_of.get(not best.plan.prefill_dp)
         name = "aggregated" if best.plan.prefill_dp else "disaggregated"
-        others = {} if other is None else {name: self.rank([other.plan], best.score)[0]}
+        others: dict[str, RankedPlan | None] = {} if other is None else {name: self.rank([other.plan], best.score)[0]}
         if found.outcome.interrupted:
             return {"data_parallel": None, **others}
         others |= self._drafts_otherwise(best)
@@ -395,8 +395,8 @@ class ServingPlanSpace(PlanSpace):
         ranked = self.rank([plain[0].plan], best.score)[0] if plain else None
         return {"data_parallel": ranked, **others}
 
-    def _drafts_otherwise(self, best: RankedPlan) -> dict[str, RankedPlan]:
-        """The best plan without drafted tokens where the first has some, and with some where it has none."""
+    def _drafts_otherwise(self, best: RankedPlan) -> dict[str, RankedPlan | None]:
+        """The best plan without drafted tokens where the first has some, and with some where it has none; None where none will do."""
         if self.model.workload.drafting is None:
             return {}
         settings = self.settings()
@@ -406,7 +406,7 @@ class ServingPlanSpace(PlanSpace):
             return {}
         degrees = {**settings.degrees, "draft_tokens": Bounds(values=numbers)}
         found = search_both(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
-        return {name: self.rank([found[0].plan], best.score)[0]} if found else {}
+        return {name: self.rank([found[0].plan], best.score)[0] if found else None}
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         notes = self._beyond_context()

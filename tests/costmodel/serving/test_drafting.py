@@ -175,3 +175,22 @@ def test_rules_of_drafted_tokens(plan: ServingPlan, words: str) -> None:
     from costmodel.serving.plan import broken_serving_rules
 
     assert words in "; ".join(broken_serving_rules(model(large()).shape, plan))
+
+
+@pytest.mark.parametrize(("drafted", "acceptance"), [(1, 0.9), (4, 0.7)])
+@pytest.mark.parametrize("rate", [None, 1e-4])
+def test_percentiles_are_those_of_random_passes(drafted: int, acceptance: float, rate: float | None) -> None:
+    """Of requests that meet nobody: passes until 200 tokens have come."""
+    found = drafting(model(large(), prompt=256, output=201), acceptance)
+    arrivals = None if rate is None else Arrivals(rate)
+    found = replace(found, workload=replace(found.workload, arrivals=arrivals))
+    costs, draw = costs_of(found, P(draft_tokens=drafted)), random.Random(3)
+    times = []
+    for _ in range(4000):
+        made = passes = 0
+        while made < 200:
+            made, passes = made + accepted(draw, acceptance, drafted), passes + 1
+        times.append(passes * float(costs.decode_pass_s[0]) / 200)
+    for share in (50, 90, 99):
+        assert float(getattr(costs, f"tpot_p{share}_s")[0]) == pytest.approx(np.percentile(times, share), rel=0.02)
+    assert costs.tpot_p99_s[0] > costs.tpot_p50_s[0]
