@@ -176,13 +176,13 @@ def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, ther
 
     >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
     >>> limit_words(Request(model="m"), errors, errors.limit_bytes(80e9, 0.95), 80e9)
-    ': 95 % needed (--memory-confidence)'
+    ': --memory-confidence 95%'
     >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, 40 * 2**30, 80e9)
     ', as asked'
     """
     confidence = confidence_of(request, errors)
     if confidence is not None and limit_bytes >= errors.limit_bytes(there_bytes, confidence) * (1.0 - EQUAL):
-        return f": {100.0 * confidence:g} % needed (--memory-confidence)"
+        return f": --memory-confidence {100.0 * confidence:g}%"
     return ", as asked"
 
 
@@ -192,16 +192,12 @@ def errors_words(errors: MemoryErrors, framework: str) -> str:
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
     '1,439 runs of nanotron'
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
-    '2,000 runs of other frameworks, untested with torchtitan: 90.9 % of such plans ran'
+    '2,000 runs of other frameworks, untested with torchtitan; with one left out, 90.9 % of its plans that should fit did'
     """
     if errors.framework != OTHERS:
         return f"{counted(errors.rows, 'run')} of {errors.framework}"
     others = f"other frameworks, untested with {framework}" if framework else "several frameworks"
-    tested = (
-        ""
-        if errors.ran == 1.0
-        else f"{':' if framework else '; of one left out'} {percent(errors.ran)} of such plans ran"
-    )
+    tested = "" if errors.ran == 1.0 else f"; with one left out, {percent(errors.ran)} of its plans that should fit did"
     return f"{counted(errors.rows, 'run')} of {others}{tested}"
 
 

@@ -166,14 +166,15 @@ def _counted(fleet: Fleet, replicas: int) -> str:
 
 def _next_limit(fleet: Fleet) -> str:
     """How far the fleet goes, and what would break with less."""
-    most = f"all {_counted(fleet, fleet.replicas)} take up to {significant(fleet.most_rate_per_s)} requests/s"
+    share = percent(fleet.space.assumed.most_load)
+    most = (
+        f"all {_counted(fleet, fleet.replicas)} take up to {significant(fleet.most_rate_per_s)} requests/s, within the limits and {share} "
+        "of what they serve (--assume most_load=X)"
+    )
     if not fleet.binds:
         return f"{most}; one is the least there is"
-    share = percent(fleet.space.assumed.most_load)
     words = [
-        f"the load is above {share} of what they serve (--assume most_load=X)"
-        if name == "load"
-        else f"{limited(name)} is above its limit"
+        f"the load is above {share}" if name == "load" else f"{limited(name)} is above its limit"
         for name in fleet.binds
     ]
     return f"{most}; with {(fleet.best.plan.dp - fleet.unit) // fleet.unit} running, {' and '.join(words)}"

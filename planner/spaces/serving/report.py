@@ -110,12 +110,12 @@ class ServingReport(SpaceReport):
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         best = answer.plans[0]
         return [
+            *_limits(answer, best),
             *_versus_replicas(answer),
             *_versus_other_kind(answer),
             *_versus_drafts(answer),
             *_batch_facts(best, _load(answer)),
             ("Requests", percentiles_text(best)),
-            *_limits(answer, best),
             *_interval_facts(best),
         ]
 
@@ -175,11 +175,9 @@ _HOW = {
 def percentiles_text(plan: RankedPlan) -> str:
     """The times of requests in the median, of nine in ten and of 99 in 100."""
     words = {"ttft": "first token", "tpot": "per token", "request": "whole request"}
-    times = [
-        f"{name} {', '.join(duration_text(plan[f'{time}_p{share}_s']) for share in PERCENTILES)}"
-        for time, name in words.items()
-    ]
-    return f"{'; '.join(times)} (p50, p90, p99)"
+    found = {name: [duration_text(plan[f"{time}_p{share}_s"]) for share in PERCENTILES] for time, name in words.items()}
+    times = [f"{name} {', '.join(dict.fromkeys(texts))}" for name, texts in found.items()]
+    return f"{', '.join(f'p{share}' for share in PERCENTILES)}: {'; '.join(times)}"
 
 
 def _batch_facts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
