@@ -279,8 +279,9 @@ class ServingAssumptions:
     )
     output_share: float = assumption(
         1.0,
-        "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",
-        "1 never preempts a sequence",
+        "share of its output for which a sequence holds cache on average; 1 reserves a mean output, as TensorRT-LLM does; where engines "
+        "take memory token by token and preempt it is (1 + v^2) / 2, v the coefficient of variation of the lengths of answers",
+        "1 never preempts a sequence of mean lengths, and is what vLLM and SGLang come to where v is 1 (docs/inference.md, Memory)",
         most=1.0,
     )
     page_tokens: float = assumption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import fields, replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
 from planner.files.loading import load_framework
 from planner.importers.networks import load_model
+from tests.cases import mostly
 from tests.costmodel.serving.servers import IDEAL, NO_OVERHEAD, P, cluster, costs_of, large, model, prompt_s
 from tests.networks import spec
 from tests.strategies.mesh.networks import decoder, workload_of
@@ -281,6 +283,59 @@ def test_largest_batch_is_the_last_that_fits() -> None:
         if most < 5000:
             assert float(costs_of(found, replace(plan, max_batch=most + 1)).memory_bytes[0]) > capacity
     assert min(largest.tolist()) == 0 < max(largest.tolist())
+
+
+# -- engines that preempt ------------------------------------------------------------------------------------------------
+
+
+def simulated_running(room: int, prompt: int, output: int, variation: float, requests: int, seed: int) -> float:
+    """Sequences that run in the mean where they are admitted while there is room, and the last that came is preempted when it is full."""
+    draw = random.Random(seed)
+
+    def length() -> int:
+        return max(round(draw.gammavariate(variation**-2, output * variation**2)), 1) if variation else output
+
+    running: list[list[int]] = []  # tokens of the answer: left, made
+    waiting: list[list[int]] = []
+    used = ended = passes = total = 0
+    while ended < requests:
+        for sequence in running:
+            sequence[0] -= 1
+            sequence[1] += 1
+        used += len(running)
+        done = [sequence for sequence in running if not sequence[0]]
+        used -= sum(prompt + made for _, made in done)
+        ended += len(done)
+        running = [sequence for sequence in running if sequence[0]]
+        while used > room:
+            waiting.append(running.pop())
+            used -= prompt + waiting[-1][1]
+        while True:
+            waiting = waiting or [[length(), 0]]
+            if used + prompt + waiting[-1][1] > room:
+                break
+            running.append(waiting.pop())
+            used += prompt + running[-1][1]
+        if ended > requests // 5:
+            passes, total = passes + 1, total + len(running)
+    return total / passes
+
+
+@mostly("fuzz", "number", range(100), quick=3)
+def test_sequences_that_run_where_the_engine_preempts(number: int) -> None:
+    """Memory that is full of sequences with (1 + v^2) / 2 of their answers each: an engine that reserves nothing runs as many."""
+    draw = random.Random(number)
+    prompt, output = draw.choice((100, 300, 1000)), draw.choice((50, 100, 200))
+    variation, wanted = draw.choice((0.0, 0.5, 1.0)), draw.randint(50, 90)
+    assumed = replace(NO_OVERHEAD, output_share=0.5 * (1.0 + variation**2))
+    found = model(large(), prompt=prompt, output=output, assumptions=assumed)
+    plan = P(max_batch=wanted)
+    costs = costs_of(found, plan)
+    token = 2 * 2 * 8 * 128 * 4
+    room = round(float(costs.kv_bytes[0]) / token)
+    assert found.largest_batch(ServingBatch.from_plans([plan]), 1000, float(costs.memory_bytes[0])).tolist() == [wanted]
+    running = simulated_running(room, prompt, output, variation, 1500, number)
+    assert running == pytest.approx(wanted, rel=0.08)
 
 
 # -- mixtures -----------------------------------------------------------------------------------------------------------
