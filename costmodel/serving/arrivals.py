@@ -538,9 +538,9 @@ def _peakedness(stream: Stream, present: FloatArray, stretch: FloatArray) -> Flo
 
     Exact for exponential lengths and times between arrivals from a gamma distribution, without prompts.
     """
-    square = np.asarray(stream.variation) ** 2
+    square = np.maximum(np.asarray(stream.variation) ** 2, 1e-3)  # requests that tick: as near to 0 as matters
     b = np.maximum(present, 1e-9)
-    exponential = 1.0 / -np.expm1(-np.log1p(square / b) / np.maximum(square, 1e-3)) - b
+    exponential = 1.0 / -np.expm1(-np.log1p(square / b) / square) - b
     kept = 1.0 - _gini(stream.output_variation)
     amp = stretch**2
     return np.asarray(np.maximum(1.0 + 2.0 * kept * (exponential - 1.0) * amp + kept * (amp - 1.0), 0.05))

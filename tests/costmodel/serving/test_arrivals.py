@@ -197,6 +197,15 @@ def test_the_most_that_a_server_bears(number: int) -> None:
     assert most == pytest.approx(measured.served_per_s, rel=0.1), load
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_requests_that_tick(number: int) -> None:
+    """Times between requests that do not vary at all are the end of those that vary less and less."""
+    load = replace(drawn(number), variation=0.0, places=2000)
+    first, request, _ = answer(load)
+    near = answer(replace(load, variation=0.03))
+    assert [first, request] == pytest.approx(near[:2], rel=0.01)
+
+
 def errors(load: Load, seed: int, requests: int = 20000) -> dict[str, float]:
     """Relative errors of means and percentiles."""
     measured, (first, request, found) = simulate(load, requests, seed), answer(load)
