@@ -201,7 +201,7 @@ class ServingModel:
             def full(rows: IntArray) -> dict[str, FloatArray]:
                 return _full_times(self, batch.take(rows), percentiles)
 
-            return of_both_kinds(batch, full, lambda rows: pool_times(self, batch.take(rows)))
+            return of_both_kinds(batch, full, lambda rows: pool_times(self, batch.take(rows), percentiles=percentiles))
         arrivals = arrivals or Arrivals(1.0)
         of_workload, variation = arrivals.of_replicas(batch.dp)
         rate = of_workload if rates_per_replica is None else np.asarray(rates_per_replica, dtype=np.float64)
@@ -220,7 +220,7 @@ class ServingModel:
             return self.replicas(plans).at(each.take(rows), plans.dp, percentiles)
 
         def apart(rows: IntArray) -> dict[str, FloatArray]:
-            return pool_times(self, batch.take(rows), (whole.take(rows), each.take(rows)))
+            return pool_times(self, batch.take(rows), (whole.take(rows), each.take(rows)), percentiles)
 
         return of_both_kinds(batch, shared, apart)
 
@@ -824,7 +824,7 @@ def times_with(
 ) -> list[dict[str, FloatArray]]:
     """Times and rates without percentiles, as of `ServingModel.times`, with one set of factors after the other."""
     models, arrivals = [serving_model_with(model, each) for each in values], model.workload.arrivals
-    if arrivals is None or not models:
+    if arrivals is None or not models or batch.is_apart.any():
         return [changed.times(batch, percentiles=()) for changed in models]
     times = Replicas.of(batch, *models).times(arrivals, percentiles=())
     parts = {name: np.split(column, len(models)) for name, column in times.items()}

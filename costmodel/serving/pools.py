@@ -28,7 +28,7 @@ A prefill worker holds the prompts of the passes in its stages and of one more p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.stages import weigh
 from costmodel.serving.arrivals import Stream
-from costmodel.serving.percentiles import Moments, columns, gamma, of_passes
+from costmodel.serving.percentiles import PERCENTILES, Moments, columns, gamma, of_passes
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.stations import Stations, TokenTimes, solve, solve_at_rate
 from costmodel.serving.tables import PassKeys
@@ -184,8 +184,25 @@ class Decodes:
 # -- transfers ----------------------------------------------------------------------------------------------------------
 
 
-def transfers(model: ServingModel, batch: ServingBatch) -> tuple[FloatArray, FloatArray]:
-    """Seconds until the cache of a prompt has arrived, and prompts per second whose caches the links carry."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers:
+    """Caches on their way from one pool to the other, arrays (n,).
+
+    Attributes
+    ----------
+    seconds : array
+        Until the cache of a prompt has arrived.
+    sent_s, received_s : array
+        For which it keeps the links of a prefill worker and of a replica busy.
+    """
+
+    seconds: FloatArray
+    sent_s: FloatArray
+    received_s: FloatArray
+
+
+def transfers(model: ServingModel, batch: ServingBatch) -> Transfers:
+    """What it takes to hand over the cache of a prompt; answers of one token need none."""
     reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
     kept, alone = (_cache_bytes(reader, tp) for tp in (batch.tp, np.ones_like(batch.tp)))
     there = _cache_bytes(reader, pool.tp)
@@ -203,9 +220,11 @@ def transfers(model: ServingModel, batch: ServingBatch) -> tuple[FloatArray, Flo
     def over_links_s(message: FloatArray) -> FloatArray:
         return np.asarray(links.time_s("point_to_point", pair, message))
 
-    seconds = over_links_s(np.maximum(received, sent * (1.0 + batch.prefill_batch) / 2.0))
-    carried = np.minimum(pool.dp / over_links_s(sent), batch.dp / over_links_s(received))
-    return (seconds, carried) if model.workload.later_tokens else (0.0 * seconds, np.full(len(batch), np.inf))
+    half_s = over_links_s(np.maximum(received, sent * (1.0 + batch.prefill_batch) / 2.0))
+    is_sent = float(model.workload.later_tokens > 0)
+    return Transfers(
+        seconds=is_sent * half_s, sent_s=is_sent * over_links_s(sent), received_s=is_sent * over_links_s(received)
+    )
 
 
 def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
@@ -218,10 +237,15 @@ def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
 # -- both together ------------------------------------------------------------------------------------------------------
 
 
-def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, decodes: Decodes) -> Stations:
-    """Plans as two stations."""
+def stations_of(
+    model: ServingModel, batch: ServingBatch, prefills: Prefills | None = None, decodes: Decodes | None = None
+) -> Stations:
+    """Plans as two stations, by what their passes take where that is known."""
+    prefills, decodes = prefills or Prefills.of(model, batch), decodes or Decodes.of(model, batch)
     pool, real = batch.prefill_pool(batch.prefill_batch), np.float64
-    transfer_s, links_per_s = transfers(model, batch)
+    caches = transfers(model, batch)
+    with np.errstate(divide="ignore"):
+        links_per_s = np.minimum(pool.dp / caches.sent_s, batch.dp / caches.received_s)
     return Stations(
         in_flight=(batch.dp * batch.max_batch).astype(real),
         groups=pool.dp / pool.sharing,
@@ -231,7 +255,7 @@ def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, de
         added_s=prefills.busy_s(prefills.added),
         through_s=prefills.through_s(prefills.first),
         through_added_s=prefills.through_s(prefills.added),
-        transfer_s=transfer_s,
+        transfer_s=caches.seconds,
         links_per_s=links_per_s,
         decoders=batch.dp.astype(real),
         row=decodes.row,
@@ -242,7 +266,12 @@ def stations_of(model: ServingModel, batch: ServingBatch, prefills: Prefills, de
     )
 
 
-def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, Stream] | None = None) -> Figures:
+def pool_times(
+    model: ServingModel,
+    batch: ServingBatch,
+    streams: tuple[Stream, Stream] | None = None,
+    percentiles: Collection[str] = PERCENTILES,
+) -> Figures:
     """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`.
 
     Where requests come at a rate, ``streams`` are all of them, and those of one replica.
@@ -250,7 +279,10 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
     work, tokens = model.workload, model.workload.later_tokens
     prefills, decodes = Prefills.of(model, batch), Decodes.of(model, batch)
     stations = stations_of(model, batch, prefills, decodes)
-    flow, percentiles = (solve(stations), {}) if streams is None else solve_at_rate(stations, *streams, tokens)
+    if streams is None:
+        flow, ends = solve(stations), None
+    else:
+        flow, ends = solve_at_rate(stations, *streams, tokens, percentiles)
     last = {f"prefill_{name}": prefills.at(flow.read, name) for name in _PARTS}
     earlier = (prefills.pieces - 1) * prefills.at(flow.read, "slowest_s")
     ttft = flow.wait_s + sum(last.values()) + earlier
@@ -269,7 +301,7 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
         "requests_per_s": flow.rate_per_s,
         "most_requests_per_s": stations.most_requests_per_s,
         "occupied_places": flow.sequences,
-        **(percentiles or _percentiles(model, batch, flow.wait_s, ttft, tpot)),
+        **(_percentiles(model, batch, flow.wait_s, ttft, tpot, percentiles) if ends is None else ends),
         "output_tokens_per_s": flow.rate_per_s * work.output_tokens,
         "total_tokens_per_s": flow.rate_per_s * work.most_context,
         "decode_pass_s": of_pass / np.maximum(model.per_token(batch), 1e-300),
@@ -283,7 +315,12 @@ def pool_times(model: ServingModel, batch: ServingBatch, streams: tuple[Stream, 
 
 
 def _percentiles(
-    model: ServingModel, batch: ServingBatch, wait_s: FloatArray, ttft_s: FloatArray, tpot_s: FloatArray
+    model: ServingModel,
+    batch: ServingBatch,
+    wait_s: FloatArray,
+    ttft_s: FloatArray,
+    tpot_s: FloatArray,
+    names: Collection[str],
 ) -> Figures:
     """The wait of traffic as that of a queue, exponential. Equal requests have equal times."""
     work, none = model.workload, np.zeros(len(ttft_s))
@@ -293,4 +330,4 @@ def _percentiles(
     vary, decoding_s = model.passes_vary(batch), work.later_tokens * tpot_s
     token = Moments(mean=tpot_s, variance=none, third=none) + of_passes(tpot_s, vary)
     answers = gamma(decoding_s, work.output_variation if is_traffic else 0.0) + of_passes(decoding_s, vary)
-    return columns(first.quantile, token, first + answers)
+    return columns(first.quantile, token, first + answers, names)

@@ -40,14 +40,23 @@ as they were read, and wait then only for a pool that is too slow for them. Unde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays, between
 from costmodel.serving.arrivals import Curve, OpenLoop, Passes, Server, Stream, ahead_of, open_loop, others_within
-from costmodel.serving.percentiles import FirstToken, Moments, columns, gamma, low_share, mixed, shorter_answers
+from costmodel.serving.percentiles import (
+    PERCENTILES,
+    FirstToken,
+    Moments,
+    columns,
+    gamma,
+    low_share,
+    mixed,
+    shorter_answers,
+)
 from costmodel.serving.queue import BENCHMARK_ROUNDS, exponent_of_servers
 from costmodel.serving.workload import Load
 
@@ -143,13 +152,23 @@ class Stations(StructOfArrays):
     @property
     def most_per_s(self) -> FloatArray:
         """Prompts per second that the prefill pool can read and hand over."""
-        return np.minimum(self.groups * self.most / self.pass_s(self.most), self.links_per_s)
+        return np.minimum(self.reads_per_s, self.links_per_s)
+
+    @property
+    def reads_per_s(self) -> FloatArray:
+        """Prompts per second that the prefill pool can read."""
+        return np.asarray(self.groups * self.most / self.pass_s(self.most))
+
+    @property
+    def decodes_per_s(self) -> FloatArray:
+        """Requests per second that the decode pool can answer."""
+        full_s = self.passes * self.tokens.at(self.row, self.in_flight / self.decoders)
+        return np.asarray(self.in_flight / np.maximum(full_s, 1e-300))
 
     @property
     def most_requests_per_s(self) -> FloatArray:
         """What both pools can serve."""
-        full_s = self.passes * self.tokens.at(self.row, self.in_flight / self.decoders)
-        return np.minimum(self.most_per_s, self.in_flight / np.maximum(full_s, 1e-300))
+        return np.minimum(self.most_per_s, self.decodes_per_s)
 
     def own_s(self, read: FloatArray) -> FloatArray:
         """From the begin of its pass until a prompt has been read, with so many prompts per worker in it."""
@@ -273,7 +292,9 @@ def _in_turn(at: Stations) -> Flow:
     return Flow(rate_per_s=rate, wait_s=wait_s, read=read, decode_s=decode_s, sequences=rate * decode_s / at.decoders)
 
 
-def solve_at_rate(at: Stations, whole: Stream, each: Stream, tokens: int) -> tuple[Flow, dict[str, FloatArray]]:
+def solve_at_rate(
+    at: Stations, whole: Stream, each: Stream, tokens: int, names: Collection[str] = PERCENTILES
+) -> tuple[Flow, dict[str, FloatArray]]:
     """What requests meet that come at a rate, however many are under way; times are inf where they are more than both pools can serve.
 
     Parameters
@@ -284,11 +305,13 @@ def solve_at_rate(at: Stations, whole: Stream, each: Stream, tokens: int) -> tup
         Requests of all, and of one decode worker.
     tokens : int
         That the decode workers make of a request.
+    names : collection of str
+        Percentiles that are worked out.
 
     Returns
     -------
     Flow, dict
-        And percentiles, by their names in `costmodel.serving.plan.ServingCosts`.
+        And these percentiles, by their names in `costmodel.serving.plan.ServingCosts`.
 
     Examples
     --------
@@ -309,40 +332,85 @@ def solve_at_rate(at: Stations, whole: Stream, each: Stream, tokens: int) -> tup
     """
     fits = whole.rate_per_s < at.most_requests_per_s
     whole, each = (replace(one, rate_per_s=np.where(fits, one.rate_per_s, 1e-9)) for one in (whole, each))
-    queue = _Queue.of(at, whole)
-    first = queue.first_token(at, whole)
-    loop = _decoding(at, each) if tokens else None
-    nothing = np.zeros(len(fits))
-    transfer, none = (Moments(mean=mean, variance=nothing, third=nothing) for mean in (at.transfer_s, nothing))
-    request = first.moments + (none if loop is None else transfer + loop.request)
-    percentiles = columns(first.quantile, _of_tokens(at, loop, each, tokens), request)
+    read, decoded = read_at_rate(at, whole), decoded_at_rate(at, each, tokens)
+    percentiles = columns(read.first.quantile, decoded.token_s, read.first.moments + decoded.request, names)
+    inf, later_s = np.inf, np.inf if tokens else 0.0
     flow = Flow(
-        rate_per_s=whole.rate_per_s,
-        wait_s=queue.wait_s,
-        read=queue.read,
-        decode_s=nothing if loop is None else loop.place_s + loop.queue_s + loop.token_s,
-        sequences=nothing if loop is None else loop.occupied,
+        rate_per_s=np.where(fits, whole.rate_per_s, at.most_requests_per_s),
+        wait_s=np.where(fits, read.wait_s, inf),
+        read=read.read,
+        decode_s=np.where(fits, decoded.seconds, later_s),
+        sequences=np.where(fits, decoded.sequences, at.in_flight / at.decoders),
     )
-    found = {**percentiles, "wait_s": flow.wait_s, "decode_s": flow.decode_s}
-    found = {name: np.where(fits, values, np.inf) for name, values in found.items()}
-    flow = replace(
-        flow,
-        rate_per_s=np.where(fits, flow.rate_per_s, at.most_requests_per_s),
-        wait_s=found.pop("wait_s"),
-        decode_s=found.pop("decode_s"),
-        sequences=np.where(fits, flow.sequences, at.in_flight / at.decoders),
-    )
-    return flow, found
+    ends = {name: later_s if name.startswith("tpot") else inf for name in percentiles}
+    return flow, {name: np.where(fits, values, ends[name]) for name, values in percentiles.items()}
 
 
-def _of_tokens(at: Stations, loop: OpenLoop | None, stream: Stream, tokens: int) -> Callable[[float], FloatArray]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAtRate:
+    """What prompts meet that come at a rate which their pool can read, arrays (n,).
+
+    Attributes
+    ----------
+    wait_s, read : array
+        As of `Flow`.
+    first : FirstToken
+        How the time to the first token is distributed.
+    """
+
+    wait_s: FloatArray
+    read: FloatArray
+    first: FirstToken
+
+
+def read_at_rate(at: Stations, whole: Stream) -> ReadAtRate:
+    """The prefill pool alone; `solve_at_rate` has an example."""
+    queue = _Queue.of(at, whole)
+    return ReadAtRate(wait_s=queue.wait_s, read=queue.read, first=queue.first_token(at, whole))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedAtRate:
+    """What requests meet that come to replicas at a rate, arrays (n,); times are inf where it is more than they can decode.
+
+    Attributes
+    ----------
+    seconds, sequences : array
+        As ``decode_s`` and ``sequences`` of `Flow`.
+    token_s : function of a share
+        The time per token that so many requests have at most, with the transfer of the cache.
+    request : Moments
+        Of the time from the first token to the last.
+    """
+
+    seconds: FloatArray
+    sequences: FloatArray
+    token_s: Callable[[float], FloatArray]
+    request: Moments
+
+
+def decoded_at_rate(at: Stations, each: Stream, tokens: int) -> DecodedAtRate:
+    """The replicas alone; `solve_at_rate` has an example."""
+    nothing = np.zeros(len(at.row))
+    transfer, none = (Moments(mean=mean, variance=nothing, third=nothing) for mean in (at.transfer_s, nothing))
+    if not tokens:
+        return DecodedAtRate(seconds=nothing, sequences=nothing, token_s=none.quantile, request=none)
+    loop = _decoding(at, each)
+    return DecodedAtRate(
+        seconds=loop.place_s + loop.queue_s + loop.token_s,
+        sequences=loop.occupied,
+        token_s=_of_tokens(at, loop, each, tokens),
+        request=transfer + loop.request,
+    )
+
+
+def _of_tokens(at: Stations, loop: OpenLoop, stream: Stream, tokens: int) -> Callable[[float], FloatArray]:
     """Quantiles of a request's time per token: what it waits for before the second one is spread over them, fewer in short answers.
 
     Either the wait is long or the answer is short.
     """
-    if loop is None:
-        return lambda share: 0.0 * at.transfer_s  # noqa: ARG005
     shorter, waits = shorter_answers(tokens, stream.output_variation), loop.first
+    serves = np.where(np.isfinite(loop.token_s), 1.0, np.inf)
     times = replace(
         waits,
         least_s=at.transfer_s,
@@ -354,7 +422,7 @@ def _of_tokens(at: Stations, loop: OpenLoop | None, stream: Stream, tokens: int)
 
     def quantile(share: float) -> FloatArray:
         short = np.maximum(tokens * low_share(1.0 - share, stream.output_variation), 1.0)
-        return np.asarray(np.maximum(times.quantile(share) / tokens, even_s + usual_s / short))
+        return np.asarray(serves * np.maximum(times.quantile(share) / tokens, even_s + usual_s / short))
 
     return quantile
 
@@ -459,7 +527,8 @@ class _Queue:
         reached = ahead_of(stream, used) ** servers
         spread = np.minimum(found, (prompts - 1.0) * (at.most - prompts))
         varies = np.where(prompts > at.together, slope**2 * spread / pass_s**2, 0.0)
-        varies = varies + lengths * (at.one_s**2 + (at.of_worker(prompts) - 1.0) * at.added_s**2) / pass_s**2
+        if lengths:
+            varies = varies + lengths * (at.one_s**2 + (at.of_worker(prompts) - 1.0) * at.added_s**2) / pass_s**2
         busy = ahead_of(stream, np.minimum(come * full_s / at.most, 1.0))
         stays = busy ** exponent_of_servers(at.most)
         of_full = lengths * (at.one_s**2 + (at.of_worker(at.most) - 1.0) * at.added_s**2) / full_s**2

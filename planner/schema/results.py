@@ -778,6 +778,7 @@ _SERVERS: dict[str, tuple[Any, str]] = {
     "gpus": (int, "GPUs that are paid for, with the spare ones: whole nodes, or single GPUs inside one."),
     "replicas": (int, "As many as these GPUs hold."),
     "replicas_needed": (int, "That keep the limits at the highest rate."),
+    "prefill_workers": (int, "That only read prompts, with those in reserve; 0: replicas read their own."),
     "money_per_month": (Number | None, "In USD, of 730 hours; null where no price is stated."),
     "fleet_money_per_million_output_tokens": (Number | None, "In USD, of all replicas, at the mean rate."),
     "most_rate_per_s": (Number, "Requests per second at which all replicas would reach a limit."),

@@ -1,8 +1,8 @@
 """How many of which GPUs serve requests that come at a rate: on every cluster the fewest that keep the limits, and some in reserve.
 
-The fewest replicas of the best plan come from the search of `planner optimize --rate`. Beyond them a fleet has spare replicas, so that it
-keeps its limits while as many are down. Where the rate changes over the hours, the most that comes in an hour decides; following the demand
-would take only as many replicas in each hour as keep the limits then.
+The fewest replicas of the best plan, and the fewest prefill workers where these read the prompts, come from the search of
+`planner optimize --rate`. Beyond them a fleet has spare ones, so that it keeps its limits while as many are down. Where the rate changes
+over the hours, the most that comes in an hour decides; following the demand would take only as many in each hour as keep the limits then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.serving.plan import ServingBatch
+from costmodel.serving.plan import ServingBatch, ServingPlan
 from planner.core.answer import Answer, RankedPlan
 from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
 from planner.core.request import Request
 from planner.sizing.search import ClusterFacts, charged_gpus
-from strategies.serving.search import binding, fewest_replicas, for_rate, largest_rate
+from strategies.serving.pools_at_rate import fewest_workers
+from strategies.serving.search import binding, fewest_replicas, for_rate, largest_rate, with_rate
 
 if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
@@ -45,7 +46,7 @@ class Fleet:
     reason : str
         Why there is none.
     spares : int
-        Replicas, or groups of them that share experts, that may be down.
+        Replicas, or groups of them that share experts, that may be down, and as many prefill workers.
     hours : sequence of float
         Requests per second of every hour; empty where the rate stays.
     plan : RankedPlan, optional
@@ -109,14 +110,27 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """GPUs that are paid for, of whole nodes beyond one."""
-        least = int(self.best.plan.dp) + self.spares * self.unit
-        return charged_gpus(self.best.workers // self.best.plan.dp * least, self.facts.node)
+        return charged_gpus(with_spares(self.best.plan, self.spares).workers, self.facts.node)
+
+    @property
+    def all_workers(self) -> ServingPlan:
+        """With as many replicas as these GPUs hold: those that the demand needs, the spare ones, and what whole nodes have room for."""
+        plan = with_spares(self.best.plan, self.spares)
+        room = self.gpus - plan.prefill_dp * plan.prefill_tp * plan.prefill_pp
+        return dataclasses.replace(plan, dp=room // (plan.tp * plan.pp * self.unit) * self.unit)
 
     @property
     def replicas(self) -> int:
-        """As many as these GPUs hold: those that the demand needs, the spare ones, and what whole nodes have room for."""
-        together: int = self.best.workers // self.best.plan.dp * self.unit
-        return self.gpus // together * self.unit
+        """How many these are."""
+        return self.all_workers.dp
+
+    @property
+    def other_kind(self) -> Fleet | None:
+        """The fleet of the best plan of two pools, where this one has none, or the other way round; None where none is known."""
+        plans = [*self.found.plans, self.found.baselines.get("aggregated"), self.found.baselines.get("disaggregated")]
+        is_apart = self.best.plan.prefill_dp > 0
+        found = [plan for plan in plans if plan is not None and (plan.plan.prefill_dp > 0) != is_apart]
+        return dataclasses.replace(self, plan=found[0]) if found else None
 
     @property
     def money_per_hour(self) -> float | None:
@@ -140,31 +154,67 @@ class Fleet:
     @cached_property
     def most_rate_per_s(self) -> float:
         """Requests per second at which a limit would be reached, with no replica down."""
-        plan = dataclasses.replace(self.best.plan, dp=self.replicas)
-        return largest_rate(self.space.model, plan, self.space.settings())
+        return largest_rate(self.space.model, self.all_workers, self.space.settings())
 
     @cached_property
     def binds(self) -> tuple[str, ...]:
-        """What is missed with one replica fewer than the demand needs: columns of `ServingCosts`, and "load"."""
-        fewer = self.best.plan.dp - self.unit
-        if fewer < 1:
-            return ()
-        return binding(self.space.model, dataclasses.replace(self.best.plan, dp=fewer), self.space.settings())
+        """What is missed with one replica, or prefill worker, fewer than the demand needs: columns of `ServingCosts`, and "load"."""
+        plan = self.best.plan
+        fewer = [dataclasses.replace(plan, dp=plan.dp - self.unit)] if plan.dp > self.unit else []
+        if plan.prefill_dp > (unit := reading_unit(plan)):
+            fewer.append(dataclasses.replace(plan, prefill_dp=plan.prefill_dp - unit))
+        model, settings = self.space.model, self.space.settings()
+        return tuple(dict.fromkeys(name for one in fewer for name in binding(model, one, settings)))
 
     @cached_property
+    def plans_by_hour(self) -> tuple[ServingPlan, ...]:
+        """The plan with the replicas, and prefill workers, that each hour needs, and the spare ones."""
+        found, model, settings = {}, self.space.model, self.space.settings()
+        plan, most = self.best.plan, self.all_workers
+        timed = None if plan.prefill_dp else model.replicas(self.batch)
+        for rate in set(self.hours):
+            if not rate:
+                read = dataclasses.replace(plan, dp=self.unit, prefill_dp=reading_unit(plan))
+            elif timed is None:
+                read = fewest_workers(with_rate(model, rate), plan, settings)
+            else:
+                read = fewest_replicas(for_rate(timed, rate), self.batch, settings).plan(0)
+            one = with_spares(read, self.spares)
+            found[rate] = dataclasses.replace(
+                one, dp=min(one.dp, most.dp), prefill_dp=min(one.prefill_dp, most.prefill_dp)
+            )
+        return tuple(found[rate] for rate in self.hours)
+
+    @property
     def replicas_by_hour(self) -> tuple[int, ...]:
         """Replicas that each hour needs, with the spare ones."""
-        found: dict[float, int] = {}
-        timed, settings = self.space.model.replicas(self.batch), self.space.settings()
-        for rate in set(self.hours):
-            least = fewest_replicas(for_rate(timed, rate), self.batch, settings) if rate else None
-            found[rate] = (self.unit if least is None else int(least.dp[0])) + self.spares * self.unit
-        return tuple(min(found[rate], self.replicas) for rate in self.hours)
+        return tuple(plan.dp for plan in self.plans_by_hour)
 
     @property
     def gpu_hours_share(self) -> float:
-        """GPU-hours of as many replicas as each hour needs, over those of the fleet."""
-        return float(np.mean(self.replicas_by_hour)) / self.replicas
+        """GPU-hours of as many workers as each hour needs, over those of the fleet."""
+        return float(np.mean([plan.workers for plan in self.plans_by_hour])) / self.all_workers.workers
+
+
+def reading_unit(plan: ServingPlan) -> int:
+    """Prefill workers that are added together: one, or those that share experts; none where replicas read their own prompts.
+
+    >>> [reading_unit(ServingPlan(prefill_dp=n, prefill_ep=2, prefill_tp=1)) for n in (0, 4)]
+    [0, 2]
+    """
+    return max(plan.prefill_ep * plan.prefill_etp // plan.prefill_tp, 1) if plan.prefill_dp else 0
+
+
+def with_spares(plan: ServingPlan, spares: int) -> ServingPlan:
+    """A plan with so many replicas more, or groups of them that share experts, and as many prefill workers where there are some.
+
+    >>> with_spares(ServingPlan(tp=2, dp=3), 1).dp, with_spares(ServingPlan(prefill_dp=4), 2).prefill_dp
+    (4, 6)
+    """
+    unit = max(plan.ep * plan.etp // plan.tp, 1)
+    return dataclasses.replace(
+        plan, dp=plan.dp + spares * unit, prefill_dp=plan.prefill_dp + spares * reading_unit(plan)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +297,8 @@ def _smallest(fleet: Fleet) -> Fleet:
     """
     # What needs no more GPUs with its spare replicas has no more without them.
     candidates = fleet.space.searched_up_to(min(fleet.gpus, fleet.facts.most), _CANDIDATES).candidates
-    plans = [plan for c in candidates if not (plan := c.plan).prefill_dp]
-    batch = ServingBatch.from_plans(plans)
-    least = batch.dp + fleet.spares * batch.sharing
-    gpus = np.array([charged_gpus(int(n), fleet.facts.node) for n in batch.workers // batch.dp * least])
+    plans = [candidate.plan for candidate in candidates]
+    gpus = np.array([charged_gpus(with_spares(plan, fleet.spares).workers, fleet.facts.node) for plan in plans])
     few = [plans[n] for n in np.flatnonzero(gpus == gpus.min())[:_COMPARED]]
     if few == [fleet.best.plan]:
         return fleet

@@ -71,6 +71,7 @@ def _servers(fleet: Fleet) -> dict[str, Any]:
         "gpus": fleet.gpus,
         "replicas": fleet.replicas,
         "replicas_needed": fleet.best.plan.dp,
+        "prefill_workers": fleet.all_workers.prefill_dp,
         "money_per_month": fleet.money_per_month,
         "fleet_money_per_million_output_tokens": fleet.money_per_million_output_tokens,
         "most_rate_per_s": fleet.most_rate_per_s,
@@ -100,7 +101,10 @@ def _blocks(fleets: Fleets, exported: object) -> list[Block]:
 
 
 def _plan(fleet: Fleet) -> str:
-    """Replicas of one plan."""
+    """Replicas of one plan; or both pools of it."""
+    if fleet.best.plan.prefill_dp:
+        spare = f" ({fleet.spares} of each pool spare)" if fleet.spares else ""
+        return serving_plan_in_words(fleet.all_workers, fleet.space.model.workload.prompt_tokens) + spare
     plan = dataclasses.replace(fleet.best.plan, dp=fleet.unit)
     one = serving_plan_in_words(plan, fleet.space.model.workload.new_tokens)
     spares = (fleet.replicas - fleet.best.plan.dp) // fleet.unit
@@ -144,6 +148,7 @@ def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str
         ("Demand", f"{rate}, {lengths}"),
         ("Times", f"{percentiles_text(ranked)}{_down(best)}"),
         *([("Limits", "; ".join([*limits, *kept]))] if limits else []),
+        *_two_pools(best),
         ("Cost", cost),
         *unpriced,
         ("Next limit", _next_limit(best)),
@@ -155,6 +160,8 @@ def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str
 
 def _down(fleet: Fleet) -> str:
     """For how many replicas times are."""
+    if fleet.best.plan.prefill_dp:
+        return ", with the spare ones down" if fleet.spares else ""
     spares = (fleet.replicas - fleet.best.plan.dp) // fleet.unit
     return f", with {spares} of {_counted(fleet, fleet.replicas)} down" if spares else ""
 
@@ -166,24 +173,42 @@ def _counted(fleet: Fleet, replicas: int) -> str:
 
 def _next_limit(fleet: Fleet) -> str:
     """How far the fleet goes, and what would break with less."""
-    share = percent(fleet.space.assumed.most_load)
+    is_apart, share = fleet.best.plan.prefill_dp > 0, percent(fleet.space.assumed.most_load)
+    who = "both pools" if is_apart else f"all {_counted(fleet, fleet.replicas)}"
     most = (
-        f"all {_counted(fleet, fleet.replicas)} take up to {significant(fleet.most_rate_per_s)} requests/s, within the limits and {share} "
+        f"{who} take up to {significant(fleet.most_rate_per_s)} requests/s, within the limits and {share} "
         "of what they serve (--assume most_load=X)"
     )
     if not fleet.binds:
-        return f"{most}; one is the least there is"
+        return f"{most}; one {'of each ' if is_apart else ''}is the least there is"
     words = [
         f"the load is above {share}" if name == "load" else f"{limited(name)} is above its limit"
         for name in fleet.binds
     ]
-    return f"{most}; with {(fleet.best.plan.dp - fleet.unit) // fleet.unit} running, {' and '.join(words)}"
+    running = (fleet.best.plan.dp - fleet.unit) // fleet.unit
+    fewer = "one fewer of either than the demand needs" if is_apart else f"{running} running"
+    return f"{most}; with {fewer}, {' and '.join(words)}"
+
+
+def _two_pools(fleet: Fleet) -> list[tuple[str, str]]:
+    """What GPUs that only read prompts gain, against the best fleet that has none, or the other way round."""
+    other = fleet.other_kind
+    if other is None:
+        return []
+    kind = "reads prompts on all GPUs" if fleet.best.plan.prefill_dp else "has two pools"
+    gain = (
+        f"{other.gpus - fleet.gpus} GPUs fewer than the best fleet that {kind}"
+        if other.gpus > fleet.gpus
+        else f"nothing is gained over the best fleet that {kind}"
+    )
+    return [("Two pools", f"{gain}: {counted(other.gpus, 'GPU')}, {_plan(other)}")]
 
 
 def _over_hours(fleet: Fleet) -> str:
-    by_hour = fleet.replicas_by_hour
+    by_hour, reading = fleet.replicas_by_hour, [plan.prefill_dp for plan in fleet.plans_by_hour]
+    readers = f" and {min(reading)} to {max(reading)} prefill workers" if max(reading) else ""
     return (
-        f"{min(by_hour)} to {max(by_hour)} replicas do, hour by hour: {percent(fleet.gpu_hours_share)} of the GPU-hours "
+        f"{min(by_hour)} to {max(by_hour)} replicas{readers} do, hour by hour: {percent(fleet.gpu_hours_share)} of the GPU-hours "
         "where replicas can be started and stopped"
     )
 

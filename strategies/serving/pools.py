@@ -10,6 +10,9 @@ for every pair:
 
 A pair is evaluated unless its bound is worse than both the worst plan that would be shown and the best plan of two pools, so that the best
 of them is proven.
+
+Where requests come at a rate, replicas have as many places as fit, and pairs the least numbers of workers that keep the limits if devices
+count (`strategies.serving.pools_at_rate`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from costmodel.serving.pools import Decodes, Prefills, prefill_memory
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
 from strategies.score import Outcome
+from strategies.serving.pools_at_rate import PoolsAtRate, joined
 from strategies.serving.search import (
     DEGREES,
     Best,
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 _PART = 8192
 # Pairs that are looked at first, and plans that are evaluated together.
 _FIRST_PAIRS, _PLANS = 32, 1 << 14
+_NEAREST = 64  # pairs among which the nearest miss is looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +122,12 @@ def search_both(
         outcome = BothOutcome(**{item.name: getattr(found, item.name) for item in fields(found)})
         outcome.best_of |= dict(zip((False,), found.candidates, strict=False))
     is_stopped = outcome.interrupted or outcome.out_of_time
-    if is_stopped or not reads_apart(settings) or model.workload.arrivals is not None:
+    if is_stopped or not reads_apart(settings):
         return outcome
     best = _BestPairs(settings, outcome.candidates)
+    counts_devices = model.workload.arrivals is not None and SERVING_OBJECTIVES[settings.objective].is_per_device
     try:
-        _search_pools(model, settings, best, outcome, clock, progress)
+        (_search_fewest if counts_devices else _search_pools)(model, settings, best, outcome, clock, progress)
     except KeyboardInterrupt:
         outcome.interrupted = True
     apart = best.ranked()
@@ -195,7 +201,11 @@ def _search_pools(
         return
     reader, decoder, dp = _pairs(readers, decoders, settings)
     fits = readers.fits[reader]
-    if settings.concurrency is None:
+    if model.workload.arrivals is not None:  # the most places
+        places = _places(decoders, numbers)[decoder]
+        numbers, first_number = np.unique(np.maximum(places, 1), return_inverse=True)
+        within, each = (fits & (places > 0)).astype(np.int64), 1
+    elif settings.concurrency is None:
         within = np.searchsorted(numbers, decoders.largest, side="right")[decoder] * fits
         first_number, each = np.zeros_like(dp), len(numbers)
     else:  # one number, which holds them
@@ -222,7 +232,8 @@ def _search_pools(
         pair, batch = pair[kept], batch[kept]
         for start in range(0, len(pair), _PLANS):
             some = slice(start, start + _PLANS)
-            plans = _joined(readers, decoders, reader[pair[some]], decoder[pair[some]], dp[pair[some]], batch[some])
+            of = decoders.plans.take(decoder[pair[some]])
+            plans = joined(readers.plans.take(reader[pair[some]]), of, dp=dp[pair[some]], max_batch=batch[some])
             best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
             evaluated += len(plans)
             outcome.searched["enumerated"] += len(plans)
@@ -236,7 +247,92 @@ def _search_pools(
     outcome.searched["bounded away"] = int(np.sum(within)) - evaluated
 
 
-def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -> ServingBatch:
+def _places(decoders: _Decoders, numbers: IntArray) -> IntArray:
+    """The most sequences that fit, of those that are allowed; 0 where none do."""
+    return np.concatenate([[0], numbers])[np.searchsorted(numbers, decoders.largest, side="right")]
+
+
+def _search_fewest(
+    model: ServingModel,
+    settings: ServingSettings,
+    best: _BestPairs,
+    outcome: BothOutcome,
+    clock: Clock,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    """Pairs for requests at a rate, each with the least numbers of workers."""
+    are_fixed = "prefill_dp" in settings.degrees, "dp" in settings.degrees
+    readers, decoders = _readers(model, settings, every_number=are_fixed[0]), _decoders(model, settings)
+    numbers = batches_of(1, 1, settings)
+    outcome.space_size += len(readers.gpus) * len(decoders.dp)
+    places = _places(decoders, numbers) if len(decoders.dp) else decoders.dp
+    some, others = np.flatnonzero(readers.fits), np.flatnonzero(places > 0)
+    outcome.searched["do not fit"] += len(readers.gpus) * len(decoders.dp) - len(some) * len(others)
+    if not len(some) or not len(others):
+        return
+    kinds = readers.plans.take(some), replace(decoders.plans.take(others), max_batch=places[others])
+    pools = PoolsAtRate.of(model, settings, *kinds)
+    size, highest = pools.units, (kinds[0].dp // kinds[0].sharing, kinds[1].dp // kinds[1].sharing)
+    low = [high if fixed else np.ones_like(high) for high, fixed in zip(highest, are_fixed, strict=True)]
+    shares = 1 * (kinds[1].sharing > 1)
+    read = np.stack([pools.least_readers(low[0], highest[0], is_shared=bool(kind)) for kind in range(2)])
+    decode = pools.least_decoders(np.arange(len(others)), low[1], highest[1], np.zeros(len(others)))
+    reader, decoder = (index.reshape(-1) for index in np.indices((len(some), len(others))))
+    least = size[0][reader] * read[shares[decoder], reader] + size[1][decoder] * decode[decoder]
+    request_s = (readers.alone_s[some])[reader] + model.workload.later_tokens * decoders.first_s[others][decoder]
+    order = np.lexsort((request_s, least))
+    tokens_per_s = np.full(len(order), pools.arrivals.rate_per_s * model.workload.output_tokens)
+    score = np.asarray(SERVING_OBJECTIVES[settings.objective].score({"output_tokens_per_s": tokens_per_s}, least))
+    score, request_s = score * (1.0 - EQUAL), request_s * (1.0 - EQUAL)
+    order = order[least[order] <= settings.max_workers]
+    done, count = 0, _FIRST_PAIRS
+    while done < len(order):
+        rows = order[done : done + count]
+        if not best.may_enter(score[rows[:1]], request_s[rows[:1]]).any():
+            break
+        rows = rows[best.may_enter(score[rows], request_s[rows])]
+        plans = pools.least_pairs(
+            reader[rows], decoder[rows], read[shares[decoder[rows]], reader[rows]], decode[decoder[rows]], highest
+        )
+        if len(plans):
+            best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
+        outcome.searched["enumerated"] += len(rows)
+        done, count = done + count, 2 * count
+        if progress is not None:
+            progress("plans with two pools", done / len(order))
+        if outcome.searched["enumerated"] >= settings.effort or clock.is_over:
+            outcome.out_of_time = done < len(order)
+            break
+    seen = outcome.searched["enumerated"] + outcome.searched["do not fit"]
+    outcome.searched["bounded away"] = outcome.space_size - seen
+    if not best.plans:
+        _add_nearest(model, settings, best, pools, reader, decoder)
+
+
+def _add_nearest(
+    model: ServingModel,
+    settings: ServingSettings,
+    best: _BestPairs,
+    pools: PoolsAtRate,
+    reader: IntArray,
+    decoder: IntArray,
+) -> None:
+    """Look at pairs that share all devices by what their pools take for a request, for the nearest miss."""
+    size = pools.units
+    each = [size[0] / pools.reading.reads_per_s, size[1] / pools.decoding.decodes_per_s / pools.decoders.sharing]
+    share = each[0][reader] / (each[0][reader] + each[1][decoder])
+    read = np.maximum(np.round(settings.max_workers * share / size[0][reader]), 1).astype(np.int64)
+    decode = (settings.max_workers - read * size[0][reader]) // size[1][decoder]
+    rows = np.flatnonzero(decode > 0)
+    rows = rows[np.argsort((each[0][reader] + each[1][decoder])[rows], kind="stable")][:_NEAREST]
+    if len(rows):
+        plans = pools.plans(reader[rows], decoder[rows], read[rows], decode[rows])
+        best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
+
+
+def _reader_plans(
+    shape: NetworkShape, prompt: int, settings: ServingSettings, *, every_number: bool = True
+) -> ServingBatch:
     allowed: dict[str, Bounds] = {
         name.removeprefix("prefill_"): bounds for name, bounds in settings.degrees.items() if name in POOL_SETTINGS
     }
@@ -247,7 +343,7 @@ def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -
     free = replace(settings, degrees=allowed, max_workers=settings.max_workers - 1, concurrency=None)
     found = [
         ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
-        for tp, pp, ep, etp, dp in degrees_of(shape, free, every_number=True)
+        for tp, pp, ep, etp, dp in degrees_of(shape, free, every_number=every_number)
         for chunk, several in sorted(ways)
     ]
     plans = ServingBatch.from_plans(found)
@@ -257,9 +353,9 @@ def _reader_plans(shape: NetworkShape, prompt: int, settings: ServingSettings) -
     return plans.take(np.flatnonzero(is_legal(shape, plans) & can))
 
 
-def _readers(model: ServingModel, settings: ServingSettings) -> _Readers:
-    """All prefill pools that are legal."""
-    plans = _reader_plans(model.shape, model.workload.new_tokens, settings)
+def _readers(model: ServingModel, settings: ServingSettings, *, every_number: bool = True) -> _Readers:
+    """All prefill pools that are legal, of every number of workers or of the most."""
+    plans = _reader_plans(model.shape, model.workload.new_tokens, settings, every_number=every_number)
     if not len(plans):
         none = np.zeros(0)
         return _Readers(plans=plans, gpus=plans.workers, fits=none > 0, keeps=none > 0, alone_s=none, most_per_s=none)
@@ -347,20 +443,6 @@ def _pairs(readers: _Readers, decoders: _Decoders, settings: ServingSettings) ->
         dp = np.minimum(dp, settings.concurrency // plans.sharing * plans.sharing)
     reader, decoder = np.nonzero((dp > 0) & (dp * size <= left))
     return reader, decoder, dp[reader, decoder]
-
-
-def _joined(
-    readers: _Readers, decoders: _Decoders, reader: IntArray, decoder: IntArray, dp: IntArray, batch: IntArray
-) -> ServingBatch:
-    pool, plans = readers.plans.take(reader), decoders.plans.take(decoder)
-    return replace(
-        plans,
-        dp=dp,
-        max_batch=batch,
-        prefill_chunk=pool.prefill_chunk,
-        prefill_batch=pool.prefill_batch,
-        **{name: getattr(pool, name.removeprefix("prefill_")) for name in POOL_SETTINGS},
-    )
 
 
 class _Bound:

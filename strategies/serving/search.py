@@ -407,14 +407,19 @@ def for_rate(timed: Replicas, rate_per_s: float) -> Replicas:
 
 def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettings) -> float:
     """Requests per second that a plan can serve within the limits; 0 where it can serve none."""
-    timed = model.replicas(ServingBatch.from_plans([plan])).take(np.zeros(_RATES, dtype=np.int64))
-    plans, arrivals = timed.batch, model.workload.arrivals or Arrivals(1.0)
-    _, variation = arrivals.of_replicas(plans.dp)
-    low, high = 0.0, float(plan.dp * timed.most_per_s[0])
+    plans, names = ServingBatch.from_plans([plan] * _RATES), tuple(settings.limits)
+    timed = None if plan.prefill_dp else model.replicas(plans)
+    _, variation = (model.workload.arrivals or Arrivals(1.0)).of_replicas(plans.dp)
+
+    def times_at(rates: FloatArray) -> dict[str, FloatArray]:
+        if timed is None:
+            return model.times(plans, rates / plan.dp, names)
+        return timed.at(timed.stream(rates / plan.dp, variation), plans.dp, names)
+
+    low, high = 0.0, float(times_at(np.full(_RATES, 1e-9))["most_requests_per_s"][0])
     while high - low > _RATE_SHARE * high:
         rates = np.linspace(low, high, _RATES + 1)
-        times = timed.at(timed.stream(rates[1:] / plan.dp, variation), plans.dp, tuple(settings.limits))
-        kept = int(np.argmin(np.append(excess(plans, times, settings) <= 1.0, False)))
+        kept = int(np.argmin(np.append(excess(plans, times_at(rates[1:]), settings) <= 1.0, False)))
         low, high = float(rates[kept]), float(rates[min(kept + 1, _RATES)])
     return low
 

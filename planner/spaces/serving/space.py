@@ -22,7 +22,6 @@ from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, check_generates, times_with
 from costmodel.serving.plan import (
-    POOL_SETTINGS,
     SERVING_FIGURES,
     SERVING_MEMORY_PARTS,
     SERVING_RATES,
@@ -895,13 +894,6 @@ def _check_options(request: Request) -> None:
                 ),
             )
             if is_given
-        ]
-        pools = [f"--{name.replace('_', '-')}" for name in POOL_SETTINGS if name in request.serving_degrees]
-        pools += ["--disaggregate yes"] * (request.disaggregate == "yes")
-        pools += ["--prefill-device"] * (request.prefill_device is not None)
-        problems += [
-            f"{flag}: GPUs that only read prompts are predicted with as many requests in flight as places; leave --rate out"
-            for flag in pools
         ]
     elif request.arrival_cv is not None:
         problems.append("--arrival-cv: needs --rate, the requests per second whose times vary")

@@ -284,7 +284,7 @@ CACHE_BYTES = 513 * 4 * 8 * 2 * 128 * 2
 
 
 def arrival(plan: ServingPlan, served: ServingModel | None = None) -> float:
-    return float(transfers(served or model(large()), ServingBatch.from_plans([plan]))[0][0])
+    return float(transfers(served or model(large()), ServingBatch.from_plans([plan])).seconds[0])
 
 
 def test_transfers_by_hand() -> None:

@@ -32,9 +32,11 @@ def test_a_fleet_is_the_fewest_replicas_and_a_spare_one_in_whole_nodes(said: Any
     for fleet in document["clusters"]:
         plan = fleet["cost"]["plan"]
         gpus = plan["tp"] * plan["pp"]
-        least = (fleet["replicas_needed"] + 1) * gpus
+        reading = plan["prefill_tp"] * plan["prefill_pp"] * fleet["prefill_workers"]
+        assert fleet["prefill_workers"] == (plan["prefill_dp"] + 1 if plan["prefill_dp"] else 0)
+        least = (fleet["replicas_needed"] + 1) * gpus + reading
         assert fleet["gpus"] == (least if least <= 8 else math.ceil(least / 8) * 8)
-        assert fleet["replicas"] == fleet["gpus"] // gpus
+        assert fleet["replicas"] == (fleet["gpus"] - reading) // gpus
         hour = fleet["money_per_month"] / 730
         assert fleet["fleet_money_per_million_output_tokens"] == pytest.approx(hour / 3600 / (60 * 200) * 1e6)
         assert fleet["cost"]["tpot_p90_s"] <= 0.03

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,15 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules, is_legal
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import reads_apart, reads_shared, search_both
-from strategies.serving.search import ServingSettings
+from strategies.serving.search import ServingSettings, binding, excess, with_rate
 from tests.cases import mostly
 from tests.strategies.serving.test_serving_search import case
 
 MOST = 12  # sequences per replica
 
 
-def product(model: ServingModel, settings: ServingSettings) -> ServingBatch:
-    """Every pair of pools with the most replicas, whole prompts, and every number of sequences."""
+def pairs(model: ServingModel, settings: ServingSettings) -> list[ServingPlan]:
+    """Every pair of pools with any number of workers of either, whole prompts, and one sequence."""
     most, prompt = settings.max_workers, model.workload.new_tokens
     degrees = range(1, most + 1)
     sides = list(itertools.product(degrees, degrees, (1, 2, 3, 4), (1, 2, 3, 4)))
@@ -30,7 +31,6 @@ def product(model: ServingModel, settings: ServingSettings) -> ServingBatch:
         for (tp, pp, ep, etp), dp, n in itertools.product(sides, degrees, (1, 2, 4, 8, 16, 32, 64, 128, 256))
         if tp * pp * dp < most and (n == 1 or n * prompt <= 16384)
     ]
-    found: dict[tuple[int, ...], ServingPlan] = {}
     plans = []
     for (tp, pp, ep, etp), reader in itertools.product(sides, readers):
         left = most - reader["prefill_tp"] * reader["prefill_pp"] * reader["prefill_dp"]
@@ -39,10 +39,15 @@ def product(model: ServingModel, settings: ServingSettings) -> ServingBatch:
                 ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, **reader) for dp in range(1, left // (tp * pp) + 1)
             ]
     batch = ServingBatch.from_plans(plans) if plans else ServingBatch.from_plans([ServingPlan(tp=10**6)])
-    for n in np.flatnonzero(is_legal(model.shape, batch)).tolist():  # of those that differ in the replicas, the most
-        plan = batch.plan(n)
+    return [batch.plan(n) for n in np.flatnonzero(is_legal(model.shape, batch)).tolist()]
+
+
+def product(model: ServingModel, settings: ServingSettings) -> ServingBatch:
+    """The same with every number of sequences; of those that differ in the replicas, the most."""
+    found: dict[ServingPlan, ServingPlan] = {}
+    for plan in pairs(model, settings):
         key = replace(plan, dp=1)
-        found[key] = max(plan, found.get(key, plan), key=lambda p: p.dp)  # type: ignore[index, arg-type]
+        found[key] = max(plan, found.get(key, plan), key=lambda p: p.dp)
     every = [replace(plan, max_batch=n) for plan in found.values() for n in range(1, MOST + 1)]
     return ServingBatch.from_plans(every)
 
@@ -71,6 +76,74 @@ def test_the_best_pair_is_that_of_the_whole_product(seed: int) -> None:
     wanted = sorted(best.values())[:3]
     assert [candidate.score for candidate in outcome.candidates] == pytest.approx(wanted, rel=1e-9)
     assert sum(outcome.searched.values()) == outcome.space_size
+
+
+def fullest(model: ServingModel, settings: ServingSettings) -> ServingBatch:
+    """Every pair that fits, with any number of workers of either, and the most sequences that fit."""
+    fits: dict[ServingPlan, int] = {}
+    for plan in {replace(plan, dp=1, prefill_dp=1) for plan in pairs(model, settings)}:
+        several = ServingBatch.from_plans([replace(plan, max_batch=n) for n in range(1, MOST + 1)])
+        fits[plan] = int(np.sum(model.memory_bytes(several) <= settings.capacity_bytes))
+    found = [
+        replace(plan, max_batch=most)
+        for plan in pairs(model, settings)
+        if (most := fits[replace(plan, dp=1, prefill_dp=1)])
+    ]
+    return ServingBatch.from_plans(found) if found else ServingBatch.from_plans([ServingPlan(prefill_dp=1)]).take([])
+
+
+def rate_case(seed: int) -> tuple[ServingModel, ServingSettings, ServingBatch]:
+    """A network, requests at a rate, limits that some pairs keep, and all pairs."""
+    rng = random.Random(seed)
+    model, settings = case(seed)
+    settings = replace(
+        settings,
+        max_workers=min(settings.max_workers, rng.choice((3, 4, 5))),
+        objective=rng.choice(["tokens_per_s_per_gpu"] * 3 + ["latency", "ttft"]),
+        limits={},
+        medians={},
+        most_load=rng.choice([0.6, 0.8, 1.0]),
+        degrees={"max_batch": Bounds(low=1, high=MOST)},
+        disaggregate="yes",
+    )
+    every = fullest(model, settings)
+    most = float(np.max(with_rate(model, 1e-9).evaluate(every).most_requests_per_s)) if len(every) else 1.0
+    model = with_rate(model, most * rng.uniform(0.02, 0.7))
+    if len(every):
+        costs = model.evaluate(every)
+        for name in rng.sample(["ttft_s", "ttft_p90_s", "tpot_s", "tpot_p99_s"], rng.choice((0, 1, 2))):
+            times = getattr(costs, name)
+            times = times[np.isfinite(times) & (times > 0)]
+            if len(times):
+                limit = float(np.quantile(times, rng.uniform(0.05, 0.9)))
+                settings = replace(settings, limits={**settings.limits, name: limit})
+    return model, settings, every
+
+
+@mostly("exact", "seed", range(100), quick=8)
+def test_the_best_pair_at_a_rate_is_that_of_the_whole_product(seed: int) -> None:
+    """With any number of workers of either pool: the fewest GPUs, or the least time of the most."""
+    model, settings, every = rate_case(seed)
+    outcome = search_both(model, replace(settings, top=3))
+    if not len(every):
+        assert not outcome.candidates
+        return
+    costs = model.evaluate(every)
+    kept = excess(every, costs.columns(), settings) <= 1.0
+    assert bool(outcome.candidates) == bool(kept.any())
+    if not kept.any():
+        assert outcome.nearest_miss is not None
+        return
+    scores = np.asarray(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers))
+    assert outcome.candidates[0].score == pytest.approx(float(np.min(scores[kept])), rel=1e-9)
+    assert sum(outcome.searched.values()) == outcome.space_size
+    if settings.objective != "tokens_per_s_per_gpu":
+        return
+    for candidate in outcome.candidates:  # no pool has a worker too many
+        plan, (unit,) = candidate.plan, ServingBatch.from_plans([candidate.plan]).sharing
+        for fewer in (replace(plan, prefill_dp=plan.prefill_dp - 1), replace(plan, dp=plan.dp - int(unit))):
+            if fewer.dp and fewer.prefill_dp and not broken_serving_rules(model.shape, fewer):
+                assert binding(model, fewer, settings)
 
 
 def test_both_kinds_are_compared_in_one_space() -> None:
@@ -117,7 +190,15 @@ def test_pools_are_those_that_the_engine_has(pools: str, stages: set[int]) -> No
     rules = replace(model.workload.framework.rules, pools=pools)
     framework = replace(model.workload.framework, rules=rules)
     ruled = replace(model, workload=replace(model.workload, framework=framework))
-    free = replace(settings, max_workers=4, degrees={}, limits={}, disaggregate="yes", top=10_000, capacity_bytes=1e18)
+    free = replace(
+        settings,
+        max_workers=4,
+        degrees={"max_batch": Bounds(low=1, high=2)},
+        limits={},
+        disaggregate="yes",
+        top=10_000,
+        capacity_bytes=1e18,
+    )
     plans = [candidate.plan for candidate in search_both(ruled, free).candidates]
     assert {pp for plan in plans for pp in (plan.pp, plan.prefill_pp)} == stages
     assert not [plan for plan in plans if broken_serving_rules(ruled.shape, plan)]

@@ -441,7 +441,6 @@ def test_a_plan_with_two_pools_is_spelled_out(answer: Ask, tmp_path: Path) -> No
             ("--prefill-dp", "1", "--prefill-tp", "3"),
             "workers that read prompts: tp 3 does not divide the 32 attention heads",
         ),
-        (("--prefill-dp", "1", "--rate", "5"), "--prefill-dp: GPUs that only read prompts"),
         (("--disaggregate", "maybe"), "maybe"),
         (("--disaggregate", "yes", "--framework", "tensorrt-llm"), "no workers that only read prompts"),
         (("--prefill-device", "h1000"), "h1000"),
