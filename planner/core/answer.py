@@ -62,6 +62,7 @@ class ServingLoad:
     prefix_cached: float | None = None
     acceptance: float | None = None
     draft: str | None = None
+    prefill_device: str | None = None
     max_ttft: TimeLimit | None = None
     max_tpot: TimeLimit | None = None
 

@@ -311,9 +311,9 @@ def _change(there: float, here: float, text: Callable[[float], str]) -> str:
     """A figure, and what it was.
 
     >>> _change(4.6, 4.0, duration_text), _change(4.0, 4.0, duration_text)
-    ('4.60 s in place of 4.00 s (+15.0 %)', '4.00 s as before')
+    ('4.60 s in place of 4.00 s (+15.0 %)', 'the same 4.00 s')
     """
     ratio = there / here - 1.0
     if text(there) == text(here):
-        return f"{text(there)} as before"
+        return f"the same {text(there)}"
     return f"{text(there)} in place of {text(here)} ({'+' if ratio > 0 else '-'}{percent(abs(ratio))})"

@@ -97,6 +97,9 @@ def request_keys(**more: Any) -> dict[str, Any]:
             "Share of drafted tokens that are accepted where those before them were; null: none are drafted.",
             **more,
         ),
+        "prefill_device": key(
+            Word | None, "Devices of the workers that only read prompts, by name or path; null: as the others.", **more
+        ),
         "draft": key(Word | None, "What drafts: `mtp`, `ngram`, or a network by name or path.", **more),
     }
 

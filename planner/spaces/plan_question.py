@@ -115,7 +115,29 @@ def space_of_file(
         raise InputFileError(problems) from None
     if resolved.space != kind.space:
         raise UsageError(kind.other_question(resolved.cluster))
-    return document, space_of(resolved)
+    try:
+        return document, space_of(resolved)
+    except UsageError as error:
+        raise _in_file(error, loaded, changes) from None
+
+
+# Keys of a plan file that are not called as their option.
+_KEYS = {"rate": "rate_per_s", "prompt": "prompt_tokens", "max_ttft": "max_ttft_s", "max_tpot": "max_tpot_s"}
+
+
+def _in_file(error: UsageError, loaded: Loaded[PlanDocument], changes: Mapping[str, Any]) -> PlannerError:
+    """What is wrong with options, where the file says it that they stand for; the error itself where one of them is of the command line."""
+    document, section, problems = loaded.content, loaded.content.section, []
+    for line in str(error).splitlines():
+        option, _, reason = line.partition(": ")
+        name = option.split(" ")[0].removeprefix("--").replace("-", "_")
+        key = _KEYS.get(name, name)
+        places = [(owner, at) for owner, at in ((document, (key,)), (getattr(document, section), (section, key)))]
+        found = [at for owner, at in places if getattr(owner, key, None) is not None]
+        if not option.startswith("--") or not found or {name, key} & set(changes):
+            return error
+        problems.append(loaded.document.problem(found[0], reason))
+    return InputFileError(problems)
 
 
 def request_from_document(document: PlanDocument, folder: Path) -> Request:
@@ -132,7 +154,9 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         return text if text is None or Path(text).name == text else str(folder / text)
 
     kind, options = kind_of(document.section), document.cost_model_options
-    algorithms = found(options.paleo_algorithms)
+    algorithms, asked = found(options.paleo_algorithms), kind.asked_by(document)
+    if asked.get("prefill_device"):
+        asked = {**asked, "prefill_device": found(asked["prefill_device"])}
     return Request(
         model=found(document.model) or "",
         cluster=found(document.cluster),
@@ -159,7 +183,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         calibration=found(document.calibration),
         framework=found(document.framework),
         space=kind.choice,
-        **kind.asked_by(document),
+        **asked,
     )
 
 

@@ -321,9 +321,10 @@ def _add_nearest(
     size = pools.units
     each = [size[0] / pools.reading.reads_per_s, size[1] / pools.decoding.decodes_per_s / pools.decoders.sharing]
     share = each[0][reader] / (each[0][reader] + each[1][decoder])
-    read = np.maximum(np.round(settings.max_workers * share / size[0][reader]), 1).astype(np.int64)
+    most = (settings.max_workers - size[1][decoder]) // size[0][reader]
+    read = np.clip(np.round(settings.max_workers * share / size[0][reader]), 1, np.maximum(most, 1)).astype(np.int64)
     decode = (settings.max_workers - read * size[0][reader]) // size[1][decoder]
-    rows = np.flatnonzero(decode > 0)
+    rows = np.flatnonzero(most > 0)
     rows = rows[np.argsort((each[0][reader] + each[1][decoder])[rows], kind="stable")][:_NEAREST]
     if len(rows):
         plans = pools.plans(reader[rows], decoder[rows], read[rows], decode[rows])

@@ -57,6 +57,7 @@ from planner.core.notes import Note
 from planner.core.numbers import byte_text, counted, percent, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.files.loading import LoadedModel, load_device
+from planner.files.plan_file import reference
 from planner.importers.networks import load_model
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
@@ -284,6 +285,7 @@ class ServingPlanSpace(PlanSpace):
             prefix_cached=request.prefix_cached,
             acceptance=request.acceptance,
             draft=None if request.acceptance is None else drafter_of(request, self.resolved.model),
+            prefill_device=request.prefill_device,
             max_ttft=request.max_ttft,
             max_tpot=request.max_tpot,
         )
@@ -598,6 +600,17 @@ class ServingPlanSpace(PlanSpace):
                 else []
             ),
             self._load_assumption(),
+            *(
+                [
+                    Assumption(
+                        name="prefill device",
+                        value=readers.device.name,
+                        source=request.source_of("prefill_device", "default"),
+                    )
+                ]
+                if (readers := self.model.prefill_cluster)
+                else []
+            ),
             *self._draft_assumption(),
         )
 
@@ -788,7 +801,9 @@ class ServingPlanSpace(PlanSpace):
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan; the batch is the sequences of all replicas, and nothing of training is asked."""
-        section = super().plan_section(ranked, folder)
+        section = dict(super().plan_section(ranked, folder))
+        if readers := self.request.prefill_device:
+            section[self.name] = {**section[self.name], "prefill_device": reference("devices", readers, folder)}
         return {"global_batch": ranked.plan.concurrency, "seq": None, "optimizer": None, **section}
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
@@ -910,7 +925,9 @@ def _check_options(request: Request) -> None:
         ]
     if request.concurrency is not None and "max_batch" in request.serving_degrees:
         problems.append(
-            "--concurrency: says how many sequences all replicas hold, and --max-batch each; leave one of them out"
+            "--concurrency: each replica has a place for its share of so many requests, and --max-batch says how many places it has; "
+            "leave one of them out. Where more requests are in flight than there are places, '--max-batch N --load backlog' says what is "
+            "served, and '--max-batch N --rate R' how long requests wait for a place"
         )
     if request.output_tokens == 1:
         asked = [

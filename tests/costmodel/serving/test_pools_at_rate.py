@@ -192,7 +192,7 @@ def errors(pools: Pools, seed: int, requests: int = 20000) -> dict[str, float]:
     return {name: found[name] / measured[name] - 1.0 for name in measured}
 
 
-@mostly("fuzz", "number", range(24), quick=5)
+@mostly("fuzz", "number", range(24), quick=3)
 def test_a_load_agrees_with_a_simulation(number: int) -> None:
     """Poisson arrivals: means within 10 %."""
     found = errors(replace(drawn(number), variation=1.0), number, 8000)

@@ -206,7 +206,7 @@ def test_a_serving_plan_of_another_engine_warns(tmp_path: Path, said: Any, answe
     _, err = said("export", file, "--to", "vllm", "-o", tmp_path / "run")
     there = json.loads(answer("estimate", "--plan", file, "--framework", "vllm", "--json", "-q"))["plans"][0]
     first, each = (duration_text(there[name]) for name in ("ttft_s", "tpot_s"))
-    assert f"with vllm the first token takes {first} as before, each one after it {each} as before, and " in err
+    assert f"with vllm the first token takes the same {first}, each one after it the same {each}, and " in err
     assert "'planner optimize --mode inference' with --framework vllm searches" in err
     assert "step" not in err.splitlines()[0]
 

@@ -14,7 +14,8 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules, is_legal
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import reads_apart, reads_shared, search_both
-from strategies.serving.search import ServingSettings, binding, excess, with_rate
+from strategies.serving.pools_at_rate import fewest_workers
+from strategies.serving.search import ServingSettings, binding, excess, largest_rate, with_rate
 from tests.cases import mostly
 from tests.strategies.serving.test_serving_search import case
 
@@ -144,6 +145,25 @@ def test_the_best_pair_at_a_rate_is_that_of_the_whole_product(seed: int) -> None
         for fewer in (replace(plan, prefill_dp=plan.prefill_dp - 1), replace(plan, dp=plan.dp - int(unit))):
             if fewer.dp and fewer.prefill_dp and not broken_serving_rules(model.shape, fewer):
                 assert binding(model, fewer, settings)
+
+
+def test_rates_of_a_plan_with_two_pools() -> None:
+    """The largest rate is where a limit is reached, and at a lower one fewer workers of both pools do, of which none is too many."""
+    model, settings = case(3)
+    plan = ServingPlan(dp=6, max_batch=MOST, prefill_dp=5)
+    settings = replace(settings, max_workers=11, limits={}, medians={}, most_load=0.8)
+    calm = with_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
+    settings = replace(settings, limits={"ttft_p90_s": 1.5 * float(calm.ttft_p90_s[0])})
+    rate = largest_rate(model, plan, settings)
+    assert 0.0 < rate <= 0.8 * float(calm.most_requests_per_s[0])
+    assert binding(with_rate(model, rate * 0.999), plan, settings) == ()
+    assert binding(with_rate(model, rate * 1.001), plan, settings)
+    less = with_rate(model, rate / 2.0)
+    few = fewest_workers(less, plan, settings)
+    assert binding(less, few, settings) == ()
+    assert few.workers < plan.workers
+    for fewer in (replace(few, dp=few.dp - 1), replace(few, prefill_dp=few.prefill_dp - 1)):
+        assert not (fewer.dp and fewer.prefill_dp) or binding(less, fewer, settings)
 
 
 def test_both_kinds_are_compared_in_one_space() -> None:

@@ -90,7 +90,7 @@ def test_plans_that_are_not_looked_at_are_no_better(seed: int) -> None:
     assert np.all(least[bears] <= every.dp[bears])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@mostly("exact", "seed", range(6), quick=2)
 def test_one_replica_fewer_misses_what_is_said_to_bind(seed: int) -> None:
     model, settings, _ = rate_case(seed)
     settings = replace(settings, objective="tokens_per_s_per_gpu")

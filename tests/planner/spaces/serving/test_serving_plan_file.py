@@ -257,3 +257,20 @@ def test_only_plans_look_like_plans(new_file: Any, plan: Path) -> None:
 def test_every_plan_survives_its_entry(plan: ServingPlan) -> None:
     entry = ServingEntry.model_validate({**asdict(plan), "prompt_tokens": 1, "output_tokens": 1})
     assert ServingPlan(**{name: getattr(entry, name) for name in asdict(plan)}) == plan
+
+
+def test_a_plan_file_keeps_the_devices_that_read_prompts(answer: Ask, fails: Ask, tmp_path: Path) -> None:
+    """Its estimate is the same, and what it says wrong is said where it says it."""
+    path = tmp_path / "plan.yaml"
+    pools = ("--disaggregate", "yes", "--prefill-device", "b200", "--rate", "10", "--max-tpot", "p90:40ms")
+    asked = ("llama3-8b", "--mode", "inference", "--gpus", "2", *pools)
+    best = json.loads(answer("optimize", *asked, "--export", str(path), "--json"))["plans"][0]
+    again = json.loads(answer("estimate", str(path), "--json"))["plans"][0]
+    assert (again["plan"], again["ttft_p90_s"]) == (best["plan"], best["ttft_p90_s"])
+    assert "prefill_device: b200" in path.read_text(encoding="utf-8")
+    other = json.loads(answer("estimate", str(path), "--prefill-device", "h100-sxm", "--json"))["plans"][0]
+    assert other["ttft_p90_s"] > best["ttft_p90_s"]
+    text = path.read_text(encoding="utf-8").replace("output_tokens: 256", "output_tokens: 1")
+    path.write_text(text, encoding="utf-8")
+    line = next(n for n, words in enumerate(text.splitlines(), start=1) if "max_tpot_s" in words)
+    assert f"plan.yaml:{line}:" in fails("estimate", str(path))
