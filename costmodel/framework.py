@@ -284,7 +284,7 @@ class Defaults:
 
 
 # Costs of engines: fields of `ServingAssumptions`, which are made with a framework and so cannot be read here.
-SERVING_COSTS = frozenset({"pass_overhead_s", "passes_ahead"})
+SERVING_COSTS = frozenset({"pass_overhead_s", "passes_ahead", "unpacked_4_bits", "unpacking_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ def experts(row: Row) -> Cells:
     """
     cells = _kernel(row, "bf16")
     cells.put("kernel", "moe")
+    cells.texts(row, "framework")
     if row.text("precision").startswith("mxfp4"):  # weights alone
         cells["precision"] = "w4a16-mxfp4"
     cells.counts(row, "tokens", "hidden", "expert_ffn", "top_k", "experts")
@@ -209,6 +210,10 @@ def experts(row: Row) -> Cells:
         )
     elif row.text("distribution") != "balanced":
         raise Unreadable("column distribution is neither balanced nor power_law_ and a number")
+    # More than 128 experts, or 8 of them for a token, are chosen by PyTorch's operators: two kernels of topk, two casts and a softmax in
+    # place of one (tensorrt_llm/_torch/modules/fused_moe/routing.py, RenormalizeMoeRoutingMethod).
+    by_operators = cells["precision"] != "w4a16-mxfp4" and (int(cells["experts"]) > 128 or int(cells["top_k"]) > 8)
+    cells.put("other_kernels", 4 if by_operators else None)
     cells.numbers(row, "time_ms")
     return cells
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, largest_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import kernel_time_s
@@ -79,8 +79,12 @@ class WeightedKernel:
         Where the kernel runs at all.
     routed : bool
         Its tokens come from all replicas that share experts.
-    narrow : array of bool
-        Where its inputs come in the format of the weights, so that no kernel casts them.
+    narrow : array, optional
+        Of ``kernel.elements``, those in the format of products where that is narrow; None: what enters a product.
+    cast : array, optional
+        Elements that a kernel before it casts to that format; None: all that enter a product.
+    other_s : float
+        Time beside what it computes and moves.
     """
 
     kernel: Kernel
@@ -88,7 +92,9 @@ class WeightedKernel:
     cached: FloatArray
     runs: BoolArray
     routed: bool = False
-    narrow: BoolArray | bool = False
+    narrow: FloatArray | None = None
+    cast: FloatArray | None = None
+    other_s: float = 0.0
 
 
 def at_one_position(layer: Layer) -> Layer:
@@ -101,18 +107,27 @@ def at_one_position(layer: Layer) -> Layer:
 
 
 def expected_experts(
-    held: FloatArray, experts: float, top_k: float, tokens: FloatArray, spread: float = 0.0
+    held: FloatArray,
+    experts: float,
+    top_k: float,
+    tokens: FloatArray,
+    spread: float = 0.0,
+    ranks: IntArray | int = 1,
 ) -> FloatArray:
-    """How many of the experts that a rank holds some tokens wake, on average.
+    """How many of the experts that a rank holds some tokens wake, on the one of so many ranks on which most awake.
 
     A token picks ``top_k`` different experts. Where all are equally likely, one is missed by ``exp(-n) = (1 - top_k / experts)^tokens``.
     Where their loads spread by ``spread`` of the mean, like a gamma distribution of shape ``1 / spread^2``, by the mean of that over the
-    loads, ``(1 + spread^2 n)^(-1 / spread^2)``: the same tokens wake fewer. At least one works on the fullest rank.
+    loads, ``(1 + spread^2 n)^(-1 / spread^2)``: the same tokens wake fewer. On a rank that holds h, each awake with the chance p,
+    their number has a standard deviation of ``sqrt(h p (1 - p))``, and the largest of several ranks is `costmodel.arrays.largest_of` times
+    that above the mean. At least one works.
 
     >>> expected_experts(np.array([8.0]), 8.0, 2.0, np.array([1.0, 4.0, 1000.0])).tolist()  # mixtral
     [2.0, 5.46875, 8.0]
     >>> expected_experts(np.array([128.0]), 128.0, 4.0, np.array([16.0, 64.0]), spread=1.0).round(1).tolist()  # 50.8 and 111.2 without
     [43.1, 85.8]
+    >>> expected_experts(np.array([32.0]), 256.0, 8.0, np.array([8.0]), ranks=np.array([8])).round(1).tolist()  # a mean of 7.2
+    [10.6]
     """
     missed = (1.0 - top_k / experts) ** tokens
     if spread:
@@ -122,11 +137,21 @@ def expected_experts(
         missed = np.minimum(
             (1.0 + spread**2 * draws) ** (-1.0 / spread**2), (1.0 - top_k / experts) * (tokens > 0) + (tokens <= 0)
         )
-    return np.asarray(np.clip(held * (1.0 - missed), np.minimum(held, 1.0), held))
+    most = held * (1.0 - missed) + largest_of(ranks) * np.sqrt(held * missed * (1.0 - missed))
+    return np.asarray(np.clip(most, np.minimum(held, 1.0), held))
+
+
+# Tokens that one kernel sorts by expert (TensorRT-LLM, fusedBuildExpertMapsSortFirstToken).
+_SORTED_AT_ONCE = 256
 
 
 def mixture_kernels(
-    layer: Layer, keys: PassKeys, spread: float = 0.0, packed: BoolArray | bool = False
+    layer: Layer,
+    keys: PassKeys,
+    spread: float = 0.0,
+    packed: BoolArray | bool = False,
+    *,
+    unpacking_s: float | None = None,
 ) -> list[WeightedKernel]:
     """Router, dispatch, the experts that are hit, combination, and shared experts.
 
@@ -135,20 +160,33 @@ def mixture_kernels(
     rank that gets most of them, by the ``spread`` of the experts' loads, is the one that counts.
 
     Where they come ``packed`` by an all-to-all they are sorted by expert and narrow, and the activation inside casts what it writes
-    (DeepEP's low-latency kernels, FP8 dispatching; SGLang's silu_and_mul_masked_post_quant). Elsewhere three kernels sort them first
-    (TensorRT-LLM, threeStepBuildExpertMapsSortFirstToken; vLLM, moe_align_block_size, and SGLang after it).
+    (DeepEP's low-latency kernels, FP8 dispatching; SGLang's silu_and_mul_masked_post_quant). Elsewhere each is cast once, before it is
+    copied for its experts, and kernels sort them: up to 256 tokens one, more of them three (TensorRT-LLM,
+    fusedBuildExpertMapsSortFirstToken, threeStepBuildExpertMapsSortFirstToken; vLLM, moe_align_block_size, and SGLang after it), and four
+    where the products unpack weights (triton_kernels, routing_from_bitmatrix: sums over the bits of the choice, clearing, offsets, order),
+    which takes ``unpacking_s`` beside.
+    One more writes the sizes of the products for each expert (TensorRT-LLM, computeStridesTmaWarpSpecialized).
     """
     p, d = layer.params, float(layer.output_shape[0])
     tokens, sharing = keys.rows, keys.sharing
     own = np.where(sharing > 1, np.ceil(tokens / keys.tp), tokens)
     held = np.ceil(p.experts / keys.ep)
-    rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * fullest_rank(p, keys.ep, spread)
-    count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens, spread), rows)
+    copies = sharing * tokens * p.top_k / keys.ep
+    rows = np.maximum(copies * fullest_rank(p, keys.ep, spread, copies=copies), 1.0)
+    awake = expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens, spread, keys.ep)
+    count = np.minimum(awake, rows)
     width = np.ceil(p.ffn / keys.etp)
     everywhere, one = tokens > 0, np.ones_like(tokens)
     moved, none = (own + rows) * d, 0.0 * tokens
+    sorts = everywhere & np.logical_not(packed)
 
-    def product(m: FloatArray, inputs: FloatArray, outputs: FloatArray, number: FloatArray) -> WeightedKernel:
+    def product(
+        m: FloatArray,
+        inputs: FloatArray,
+        outputs: FloatArray,
+        number: FloatArray,
+        cast: FloatArray | None = None,
+    ) -> WeightedKernel:
         weights = number * inputs * outputs
         kernel = Kernel(
             flop=2.0 * m * inputs * outputs,
@@ -163,28 +201,45 @@ def mixture_kernels(
             cached=0.0 * m,
             runs=everywhere,
             routed=shared,
-            narrow=packed if shared else False,
+            cast=cast,
         )
 
-    def plain(flop: FloatArray, elements: FloatArray, launches: int = 1, *, routed: bool = False) -> WeightedKernel:
+    def plain(
+        flop: FloatArray,
+        elements: FloatArray,
+        launches: int = 1,
+        *,
+        routed: bool = False,
+        runs: BoolArray = everywhere,
+        narrow: FloatArray | None = None,
+    ) -> WeightedKernel:
         kernel = Kernel(flop=flop, elements=elements, launches=launches)
-        return WeightedKernel(kernel=kernel, weights=none, cached=none, runs=everywhere, routed=routed)
+        return WeightedKernel(kernel=kernel, weights=none, cached=none, runs=runs, routed=routed, narrow=narrow)
 
     def network(m: FloatArray, inner: FloatArray, number: FloatArray) -> list[WeightedKernel]:
         passes, flop = (GLU_PASSES[0], GLU_FLOP[0]) if p.gated else (2.0, 1.0)
-        wide = np.full_like(m, d)
+        wide, shared = np.full_like(m, d), number is not one
+        cast = [np.where(packed, 0.0, each) if shared else None for each in (np.minimum(own, m) * d, m * inner)]
         return [
-            product(m, wide, (p.matrices - 1.0) * inner, number),
-            plain(flop * m * inner, passes * m * inner, routed=number is not one),
-            product(m, inner, wide, number),
+            product(m, wide, (p.matrices - 1.0) * inner, number, cast[0]),
+            plain(flop * m * inner, passes * m * inner, routed=shared),
+            product(m, inner, wide, number, cast[1]),
         ]
 
     kernels = [
         product(own, np.full_like(own, d), np.full_like(own, float(p.experts)), one),
-        # Softmax, choice and normalisation of the scores, in a kernel each.
-        plain(10.0 * own * p.experts, 4.0 * own * p.experts, launches=3),
-        replace(plain(none, none, launches=3, routed=True), runs=everywhere & np.logical_not(packed)),
-        plain(none, moved, routed=True),
+        # Softmax, choice and normalisation of the scores, in one kernel (TensorRT-LLM, renorm_moe_routing_op and noaux_tc_op; vLLM,
+        # topk_softmax; SGLang, moe_fused_gate).
+        plain(10.0 * own * p.experts, 4.0 * own * p.experts),
+        *(
+            [
+                plain(none, none, launches=2, routed=True, runs=sorts),
+                plain(none, none, launches=2, routed=True, runs=sorts & (sharing * tokens > _SORTED_AT_ONCE)),
+            ]
+            if unpacking_s is None
+            else [replace(plain(none, none, launches=5, routed=True, runs=sorts), other_s=unpacking_s)]
+        ),
+        plain(none, moved, routed=True, narrow=moved),
         *network(rows, width, count),
         plain(2.0 * rows * d, moved, routed=True),
     ]
@@ -468,12 +523,14 @@ def kernel_s(
         + item.cached * workload.kv_bytes
     )
     cast: FloatArray | float = 0.0
-    if kernel.gemm is not None and precision.narrows(layer):
+    if precision.narrows(layer):
         # Rows are read as activations and written narrow by a kernel before the product, which reads them so.
-        inputs = kernel.flop / (2.0 * kernel.gemm[1])
-        moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
-        cast = inputs * (precision.activation_bytes + precision.operand.bytes) / device.stream_bytes_per_s
-        cast = np.where(item.narrow, 0.0, cast + device.launch_overhead_s)
+        inputs = 0.0 if kernel.gemm is None else kernel.flop / (2.0 * kernel.gemm[1])
+        entering = inputs if item.cast is None else item.cast
+        narrow = inputs if item.narrow is None else item.narrow
+        moved = moved - narrow * (precision.activation_bytes - precision.operand.bytes)
+        cast = entering * (precision.activation_bytes + precision.operand.bytes) / device.stream_bytes_per_s
+        cast = cast + np.where(np.asarray(entering) > 0.0, device.launch_overhead_s, 0.0)
     time = kernel_time_s(
         device,
         precision.compute if precision.narrows(layer) else products or precision.plain.name,
@@ -488,14 +545,19 @@ def kernel_s(
     )
     if layer.kind in _FUSED:
         time = time - kernel.launches * device.launch_overhead_s
-    return np.where(item.runs, time + cast, 0.0)
+    return np.where(item.runs, time + cast + item.other_s, 0.0)
 
 
 def _unpacking_share(layer: Layer, precision: Precision, assumptions: ServingAssumptions) -> float:
     """Rate at which weights are read that are unpacked on the way to their product, over that of others."""
-    if precision.stored is None or not precision.holds(layer):
+    if precision.stored is None or not _unpacks(layer, precision):
         return 1.0
     return assumptions.unpacked_4_bits if precision.stored.bits == 4 else assumptions.unpacked_8_bits
+
+
+def _unpacks(layer: Layer, precision: Precision) -> bool:
+    """Whether weights are kept in another format than that of their products."""
+    return precision.stored is not None and precision.holds(layer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,7 +667,9 @@ class ModuleTimer:
         if layer.kind in ATTENTION:
             kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
         elif layer.kind == "moe":
-            kernels = mixture_kernels(layer, keys, self.assumptions.expert_spread, packed=self._is_sent(keys))
+            unpacking_s = self.assumptions.unpacking_s if _unpacks(layer, self.workload.precision) else None
+            spread = self.assumptions.expert_spread
+            kernels = mixture_kernels(layer, keys, spread, packed=self._is_sent(keys), unpacking_s=unpacking_s)
         elif layer.kind == _SAMPLED:
             kernels = [sampling_kernel(layer, rows, self.workload.precision.activation_bytes)]
         else:

@@ -298,6 +298,11 @@ class ServingAssumptions:
         "the same of weights of 8 bits",
         "the same: 1.73 TB/s",
     )
+    unpacking_s: float = assumption(
+        0.0,
+        "time of a mixture of experts whose products unpack weights, beside that of its kernels",
+        "vLLM's gpt-oss on H100 and H200 is met without",
+    )
     tp_overlap: float = assumption(
         0.0,
         "share of tensor-parallel communication hidden",

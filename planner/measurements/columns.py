@@ -222,7 +222,12 @@ _ALL = (
         10**8,
     ),
     _count("window", "of such an operator: positions that a token sees", "all", 10**8),
-    _count("other_kernels", "of such an operator: kernels beside those that rotate and attend", "none", 1000),
+    _count(
+        "other_kernels",
+        "of such an operator: kernels beside those that rotate and attend; of a mixture of experts beside those that an engine runs",
+        "none",
+        1000,
+    ),
     _choice("kv_precision", ("bf16", "fp8"), "number format of the cache", "bf16"),
     _count("tokens", "of a mixture of experts: tokens that the router sends to the experts of all `ep` x `etp` ranks"),
     _number_of(

@@ -27,7 +27,7 @@ from planner.files.resources import bundled
 from planner.measurements import collective_rows
 from planner.measurements.convnets import graph_of
 from planner.measurements.fitted import fitted_of
-from planner.measurements.hardware import Links, format_of, machine_of, precision_of
+from planner.measurements.hardware import Links, format_of, framework_of_row, machine_of, precision_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import LONGEST, Row, RowSkipped, short_name
 
@@ -451,9 +451,13 @@ def _mixture(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     layer = replace(layer_of("moe", ((hidden, 1),), params), block="block")  # what recipes narrow lies in one
     ep, etp, new = (np.array([n]) for n in (row.count("ep") or 1, row.count("etp") or 1, tokens))
     keys = PassKeys(tp=ep * etp, ep=ep, etp=etp, prompts=0 * new, chunk=0 * new, decodes=new, queries=0 * new + 1)
-    _, *kernels = mixture_kernels(layer, keys, row.number("expert_spread") or 0.0)  # the first makes the scores
+    engine = ServingAssumptions.of(framework_of_row(row))
+    unpacking_s = None if unit.precision.stored is None else engine.unpacking_s
+    spread = row.number("expert_spread") or 0.0
+    _, *kernels = mixture_kernels(layer, keys, spread, unpacking_s=unpacking_s)  # the first makes the scores
     workload = _served(unit.precision)
-    seconds = sum(float(kernel_s(item, layer, workload, unit.device, _ASSUMED)[0]) for item in kernels)
+    seconds = float((row.count("other_kernels") or 0) * unit.device.launch_overhead_s)
+    seconds += sum(float(kernel_s(item, layer, workload, unit.device, engine)[0]) for item in kernels)
     flop = sum(float(item.kernel.flop[0]) for item in kernels if item.kernel.gemm is not None)
     return unit, [("moe", seconds, flop, positive_ms(row, "time_ms"))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,12 +68,15 @@ class MixtureParams:
         return self.router_bias and not self.bias
 
 
-def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: float = 0.0) -> FloatArray:
+def fullest_rank(
+    params: MixtureParams, ep: IntArray, spread: float, capacity: float = 0.0, copies: FloatArray | float = math.inf
+) -> FloatArray:
     """Tokens of the rank whose experts get most of them, over those of the mean rank.
 
     The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it, and ``ep`` such sums have
-    their largest at `costmodel.arrays.largest_of`. No rank gets more than all tokens, each for as many of its experts as a token has. A
-    ``capacity_factor`` that the network states says it instead.
+    their largest at `costmodel.arrays.largest_of`. Where few tokens are sent, chance makes ranks unequal, too: n copies vary by
+    ``sqrt(n)``. No rank gets more than all tokens, each for as many of its experts as a token has. A ``capacity_factor`` that the network
+    states says it instead.
 
     Parameters
     ----------
@@ -82,17 +86,23 @@ def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: f
         Standard deviation of the experts' loads over their mean.
     capacity : float
         Most that an expert takes, over the mean; 0: all that it gets.
+    copies : array
+        Tokens that the mean rank gets.
 
     Examples
     --------
     >>> params = MixtureParams(experts=128, top_k=8, ffn=1)
     >>> fullest_rank(params, np.array([1, 8, 128]), 1.0).round(2).tolist(), fullest_rank(params, np.array([8]), 1.0, 1.25).tolist()
     ([1.0, 1.36, 3.58], [1.25])
+    >>> fullest_rank(params, np.array([8]), 1.0, copies=np.array([16.0])).round(2).tolist()
+    [1.51]
     """
     if params.capacity_factor != 1.0:
         return np.full(len(ep), params.capacity_factor)
     all_tokens = ep * np.minimum(params.top_k, params.experts / ep) / params.top_k
-    load = np.minimum(1.0 + spread * np.sqrt(ep / params.experts) * largest_of(ep), all_tokens)
+    with np.errstate(divide="ignore"):
+        chance = 1.0 / np.asarray(copies, dtype=np.float64)
+    load = np.minimum(1.0 + np.sqrt(spread**2 * ep / params.experts + chance) * largest_of(ep), all_tokens)
     return np.asarray(np.minimum(load, capacity) if capacity else load)
 
 

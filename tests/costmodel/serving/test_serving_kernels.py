@@ -9,6 +9,7 @@ import pytest
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers.base import Layer
+from costmodel.network.layers.mixture import MixtureParams, fullest_rank
 from costmodel.serving.tables import (
     PassKeys,
     attention_kernels,
@@ -78,24 +79,61 @@ def test_a_mixture_reads_the_experts_that_are_hit_and_computes_every_token() -> 
 
 
 def test_experts_over_ranks_share_tokens_and_weights() -> None:
-    """ep 4 in one replica of tp 4: a rank holds 2 experts and gets a quarter of the 2 x 64 token copies."""
+    """ep 4 in one replica of tp 4: a rank holds 2 experts and gets a quarter of the 2 x 64 copies, the fullest more by chance."""
     whole, share = (mixture_kernels(moe(), keys(decodes=64)), mixture_kernels(moe(), keys(tp=4, ep=4, decodes=64)))
-    up = 4  # after router, choice, sorting and dispatch
+    up = 5  # after router, choice, sorting of few and of many tokens, and dispatch
     assert float(whole[up].weights[0]) > 0
     assert float(whole[up].weights[0]) == pytest.approx(4 * float(share[up].weights[0]), rel=1e-6)
-    assert float(whole[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
-    # Shared by 4 replicas of 64 sequences, the same experts see four times as many tokens.
+    fullest = 1 + 1.049 / np.sqrt(32)  # the largest of four normal numbers
+    assert float(whole[up].kernel.flop[0]) == pytest.approx(4 / fullest * float(share[up].kernel.flop[0]), rel=1e-3)
+    # Shared by 4 replicas of 64 sequences, the same experts see four times as many tokens, of which chance makes less.
     shared = mixture_kernels(moe(), keys(ep=4, decodes=64))
-    assert float(shared[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
+    more = 4 * (1 + 1.049 / np.sqrt(128)) / fullest
+    assert float(shared[up].kernel.flop[0]) == pytest.approx(more * float(share[up].kernel.flop[0]), rel=1e-3)
 
 
-def test_tokens_sent_by_an_all_to_all_come_sorted_and_narrow() -> None:
-    """Else three kernels sort them, beside three of the choice, dispatch, two products, activation and combination."""
-    for packed, sorting in ((False, 3), (True, 0)):
-        kernels = mixture_kernels(moe(), keys(ep=4, decodes=64), packed=np.array([packed]))
-        assert sum(k.kernel.launches * int(k.runs[0]) for k in kernels) == 1 + 3 + sorting + 1 + 3 + 1
-        products = [k for k in kernels if k.routed and k.kernel.gemm is not None]
-        assert [bool(np.all(k.narrow)) for k in products] == [packed, packed]
+@pytest.mark.parametrize(
+    ("experts", "top_k", "tokens", "ranks"),
+    [(256, 8, 8, 8), (256, 8, 64, 8), (128, 4, 16, 4), (64, 2, 200, 16), (256, 8, 32, 32)],
+)
+def test_the_fullest_rank_is_that_of_drawn_tokens(experts: int, top_k: int, tokens: int, ranks: int) -> None:
+    """Tokens choose different experts with equal chances; the rank with most copies, and the one with most experts at work."""
+    rng = np.random.default_rng(0)
+    copies, awake = [], []
+    for _ in range(300):
+        chosen = np.argsort(rng.random((tokens, experts)), axis=1)[:, :top_k]
+        loads = np.bincount(chosen.ravel(), minlength=experts).reshape(ranks, -1)
+        copies.append(loads.sum(axis=1).max())
+        awake.append((loads > 0).sum(axis=1).max())
+    mean = tokens * top_k / ranks
+    params = MixtureParams(experts=experts, top_k=top_k, ffn=1)
+    fullest = float(mean * fullest_rank(params, one(ranks), 0.0, copies=np.array([mean]))[0])
+    assert fullest == pytest.approx(np.mean(copies), rel=0.06)
+    held, all_of = np.array([experts / ranks]), np.array([float(tokens)])
+    most = expected_experts(held, float(experts), float(top_k), all_of, ranks=one(ranks))
+    assert float(most[0]) == pytest.approx(np.mean(awake), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "packed", "unpacking_s", "sorting"),
+    [(64, False, None, 2), (65, False, None, 4), (64, True, None, 0), (64, False, 0.0, 5)],
+)
+def test_tokens_are_sorted_unless_an_all_to_all_brings_them_sorted(
+    tokens: int, packed: bool, unpacking_s: float | None, sorting: int
+) -> None:
+    """Beside router, choice, dispatch, two products, activation and combination; up to 256 tokens of four replicas in one kernel."""
+    kernels = mixture_kernels(moe(), keys(ep=4, decodes=tokens), packed=np.array([packed]), unpacking_s=unpacking_s)
+    assert sum(k.kernel.launches * int(k.runs[0]) for k in kernels) == 1 + 1 + sorting + 1 + 3 + 1
+
+
+def test_a_token_is_cast_once_for_all_its_experts() -> None:
+    """16 features of 64 tokens before dispatch, which then moves narrow rows; 2 x 64 rows of 32 features before the second product."""
+    *_, up, _, down, _ = mixture_kernels(moe(), keys(decodes=64))
+    assert [float(k.cast[0]) for k in (up, down) if k.cast is not None] == [64 * 16, 2 * 64 * 32]
+    dispatch = next(k for k in mixture_kernels(moe(), keys(decodes=64)) if k.narrow is not None)
+    assert float(dispatch.narrow[0]) == float(dispatch.kernel.elements[0]) == 3 * 64 * 16
+    packed = mixture_kernels(moe(), keys(ep=4, decodes=64), packed=np.array([True]))
+    assert all(float(k.cast[0]) == 0 for k in packed if k.cast is not None)
 
 
 def test_cache_keeps_every_kv_head_once_and_repeats_them_over_more_ranks() -> None:
