@@ -25,10 +25,12 @@ so that a search for plans that fit with some chance is a search within a limit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, ErrorModel, standard_deviations
@@ -102,49 +104,56 @@ class MemoryErrors:
 
 
 _NORMAL = NormalDist()
+_CDF = np.vectorize(_NORMAL.cdf, otypes=[float])
 _END = _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
 # The normal distribution is as good as 0 or 1 beyond so many standard deviations.
 _FAR = 8.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-def deviates(median: float, low: float, high: float, limit: float) -> float:
+def deviates(median: ArrayLike, low: ArrayLike, high: ArrayLike, limit: ArrayLike) -> FloatArray:
     """How many standard deviations above its median a limit lies.
 
     Examples
     --------
     A limit at the upper end is kept in 90 %, one at the median in half of the cases.
 
-    >>> [round(chance_of_all([deviates(10.0, 8.0, 13.0, limit)]), 9) for limit in (8.0, 10.0, 13.0)]
+    >>> chance_of_all([deviates(10.0, 8.0, 13.0, np.array([8.0, 10.0, 13.0]))]).round(9).tolist()
     [0.1, 0.5, 0.9]
     """
-    if limit == median:
-        return 0.0
-    width = math.log(high / median) if limit > median else math.log(median / low)
-    above = math.log(limit / median)
-    return math.copysign(_FAR, above) if width <= 0.0 else max(min(_END * above / width, _FAR), -_FAR)
+    middle, below, upper, most = (np.asarray(value, dtype=np.float64) for value in (median, low, high, limit))
+    above = np.log(most / middle)
+    width = np.where(above > 0.0, np.log(upper / middle), np.log(middle / below))
+    there = _END * above / np.where(width > 0.0, width, 1.0)
+    return np.asarray(np.clip(np.where(width > 0.0, there, _FAR * np.sign(above)), -_FAR, _FAR))
 
 
-def chance_of_all(limits: list[float], correlation: float = 1.0) -> float:
+def chance_of_all(limits: Sequence[ArrayLike], correlation: ArrayLike = 1.0) -> FloatArray:
     """The chance that one or two limits are kept, which lie so many standard deviations above their medians.
 
     Examples
     --------
     Two limits at the medians, of errors that agree to one half: 1/4 + asin(1/2) / (2 pi) = 1/3.
 
-    >>> round(chance_of_all([0.0, 0.0], 0.5), 9), round(chance_of_all([0.0, 1.2816], 1.0), 9), chance_of_all([])
+    >>> float(chance_of_all([0.0, 0.0], 0.5).round(9)), float(chance_of_all([0.0, 1.2816], 1.0)), float(chance_of_all([]))
     (0.333333333, 0.5, 1.0)
     """
     if len(limits) < 2:
-        return _NORMAL.cdf(limits[0]) if limits else 1.0
-    x, y = limits
-    if correlation >= 1.0:
-        return _NORMAL.cdf(min(x, y))
-    end = math.asin(max(correlation, -1.0))
-    t = end * (_NODES + 1.0) / 2.0
-    inside = np.exp(-(x * x + y * y - 2.0 * x * y * np.sin(t)) / (2.0 * np.cos(t) ** 2))
-    both = _NORMAL.cdf(x) * _NORMAL.cdf(y) + float(_WEIGHTS @ inside) * end / (4.0 * math.pi)
-    return min(max(both, 0.0), _NORMAL.cdf(min(x, y)))
+        return _share_below(limits[0] if limits else _FAR)
+    x, y = (np.asarray(limit, dtype=np.float64) for limit in limits)
+    least = _share_below(np.minimum(x, y))
+    end = np.arcsin(np.clip(correlation, -1.0, 1.0))
+    t = np.asarray(end)[..., None] * (_NODES + 1.0) / 2.0
+    u, v = x[..., None], y[..., None]
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        inside = np.exp(-(u * u + v * v - 2.0 * u * v * np.sin(t)) / (2.0 * np.cos(t) ** 2))
+    both = _share_below(x) * _share_below(y) + inside @ _WEIGHTS * end / (4.0 * math.pi)
+    return np.where(np.asarray(correlation) >= 1.0, least, np.clip(both, 0.0, least))
+
+
+def _share_below(value: ArrayLike) -> FloatArray:
+    """Share of a normal distribution below a value."""
+    return np.asarray(_CDF(value), dtype=np.float64)
 
 
 def correlations(first: Candidates, second: Candidates, model: ErrorModel) -> FloatArray:

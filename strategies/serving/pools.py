@@ -176,14 +176,17 @@ class _BestPairs(Best):
         super().__init__(settings)
         self.known = [(candidate.score, np.inf) for candidate in known]
 
+    def _worst(self) -> tuple[float, float]:
+        """The worse of the last plan that is shown and the best of two pools."""
+        ranks, top = [rank[:2] for rank, _ in self.plans.values()], self.settings.top
+        if len(every := sorted([*ranks, *self.known])) < top:
+            return np.inf, np.inf
+        worst, request = max(min(ranks, default=(np.inf, np.inf)), every[top - 1])
+        return worst, request
+
     def may_enter(self, score: FloatArray, request_s: FloatArray) -> BoolArray:
         """Whether pairs with such bounds may be among the plans that are shown, or the best of their kind."""
-        ranks, top = [rank[:2] for rank, _ in self.plans.values()], self.settings.top
-        worst, request = min(ranks, default=(np.inf, np.inf))
-        if len(every := sorted([*ranks, *self.known])) >= top:
-            worst, request = max((worst, request), every[top - 1])
-        else:
-            worst = request = np.inf
+        worst, request = self._worst()
         return np.asarray((score < worst) | ((score == worst) & (request_s <= request)))
 
 

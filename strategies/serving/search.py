@@ -59,6 +59,8 @@ class ServingSettings:
         Time -> what predicted ones are multiplied by to be compared with the limits, 1 where it is not named: of
         plans whose replicas have experts of their own, and of those whose replicas share them. With the medians of measured over predicted
         times, plans that are found keep each limit more likely than not.
+    keeps_all : function of ServingBatch, optional
+        Whether plans that keep each limit keep all of them more likely than not, (n,); only such plans are found.
     degrees : mapping
         Field of ServingPlan -> allowed values.
     most_load : float
@@ -74,6 +76,7 @@ class ServingSettings:
     objective: str = "throughput"
     limits: Mapping[str, float] = field(default_factory=dict)
     medians: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    keeps_all: Callable[[ServingBatch], BoolArray] | None = None
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     most_load: float = _ANY
     concurrency: int | None = None
@@ -336,6 +339,7 @@ def _add_fewest(model: ServingModel, plans: ServingBatch, settings: ServingSetti
         each = chosen.workers // chosen.dp
         within = (np.minimum(chosen.workers, most) // each).astype(np.int64)
         chosen = fewest_replicas(some, replace(chosen, dp=within // chosen.sharing * chosen.sharing), settings)
+        chosen = _surer(some, chosen, within, settings)
         best.add(chosen, _times_at_rate(some, chosen, settings))
         done += size
         size *= 2
@@ -345,6 +349,39 @@ def _add_fewest(model: ServingModel, plans: ServingBatch, settings: ServingSetti
     if len(rows):
         best.add(plans.take(rows), _times_at_rate(timed.take(rows), plans.take(rows), settings))
     return 0
+
+
+def _surer(timed: Replicas, plans: ServingBatch, most: IntArray, settings: ServingSettings) -> ServingBatch:
+    """Plans with as many more replicas, up to a number, as keep all limits together more likely than not, where that takes more."""
+    if settings.keeps_all is None:
+        return plans
+    unit, low, high = plans.sharing, plans.dp // plans.sharing, most // plans.sharing
+
+    def keeps(rows: IntArray, number: IntArray) -> BoolArray:
+        tried = replace(plans.take(rows), dp=number * unit[rows])
+        kept = excess(tried, _times_at_rate(timed.take(rows), tried, settings), settings) <= 1.0
+        kept[kept] = _keep_all(tried.take(np.flatnonzero(kept)), settings)
+        return np.asarray(kept)
+
+    rows = np.arange(len(plans))
+    rows = rows[~keeps(rows, low)]
+    rows = rows[low[rows] < high[rows]]
+    rows = rows[keeps(rows, high[rows])] if len(rows) else rows
+    low[rows] += 1
+    found = rows
+    while len(rows := rows[low[rows] < high[rows]]):
+        middle = (low[rows] + high[rows]) // 2
+        kept = keeps(rows, middle)
+        low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
+    dp = plans.dp.copy()
+    dp[found] = high[found] * unit[found]
+    return replace(plans, dp=dp)
+
+
+def _keep_all(plans: ServingBatch, settings: ServingSettings) -> BoolArray:
+    if settings.keeps_all is None or not len(plans):
+        return np.ones(len(plans), dtype=np.bool_)
+    return settings.keeps_all(plans)
 
 
 def _times_at_rate(timed: Replicas, plans: ServingBatch, settings: ServingSettings) -> dict[str, FloatArray]:
@@ -493,12 +530,45 @@ class Best:
         degrees = np.stack([getattr(plans, name) for name in (*DEGREES, *POOL_SETTINGS)], axis=1)
         _, group = combined(*degrees.T)
         order = np.lexsort((*reversed(keys), group))
-        first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
-        for n in first:
-            key, rank = tuple(degrees[n].tolist()), tuple(float(k[n]) for k in keys)
-            known = self.plans.get(key)
-            if known is None or rank < known[0]:
-                self.plans[key] = (rank, plans.plan(int(n)))
+        ranks = np.stack(keys, axis=1)[order]
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        ends = np.append(starts[1:], len(order))
+
+        def entering(groups: Iterable[int]) -> list[int]:
+            """Those whose next plan is better than what is known, and may be shown."""
+            worst, found = np.inf if settings.keeps_all is None else self._worst()[0], []
+            for n in groups:
+                known = self.plans.get(tuple(degrees[order[starts[n]]].tolist()))
+                rank = tuple(ranks[starts[n]].tolist())
+                if rank[0] <= worst and (known is None or rank < known[0]):
+                    found.append(n)
+            return found
+
+        # The first of each choice of degrees that keeps the limits; of several limits, one after the other is asked.
+        step = 1
+        left = entering(range(len(starts)))
+        while left:
+            tried = [np.arange(starts[n], min(starts[n] + step, ends[n])) for n in left]
+            likely = np.split(
+                _keep_all(plans.take(order[np.concatenate(tried)]), settings),
+                np.cumsum([len(rows) for rows in tried])[:-1],
+            )
+            for n, rows, keep in zip(left, tried, likely, strict=True):
+                if keep.any():
+                    at = int(rows[np.argmax(keep)])
+                    key = tuple(degrees[order[at]].tolist())
+                    self.plans[key] = (tuple(ranks[at].tolist()), plans.plan(int(order[at])))
+                    starts[n] = ends[n]
+                else:
+                    starts[n] += len(rows)
+            left = entering(n for n in left if starts[n] < ends[n])
+            step *= 2
+
+    def _worst(self) -> tuple[float, float]:
+        """Score and time of a request of the last plan that is shown."""
+        ranks = sorted(rank[:2] for rank, _ in self.plans.values())
+        top = self.settings.top
+        return (ranks[top - 1][0], ranks[top - 1][1]) if len(ranks) >= top else (np.inf, np.inf)
 
     def most_workers(self, model: ServingModel) -> float:
         """How many devices a plan may have at most to be among those that are shown, where requests come at a rate and devices count."""

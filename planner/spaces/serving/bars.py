@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.arrays import FloatArray
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.network.graph import Graph
 from costmodel.objectives import mean_of
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, times_with
@@ -87,24 +87,9 @@ def serving_bars(
 ) -> tuple[tuple[RankedPlan, ...], ErrorBars]:
     """Ranked plans with their intervals and the chance that they keep limits, and how sure their order is; at least one plan."""
     batch = ServingBatch.from_plans([plan.plan for plan in plans])
-    apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
-    # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
-    named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
-    kinds_of = {
-        name: [
-            _kind_of(resolved.request, model.workload, name, sharing=shares > 1, places=places)
-            for shares, places in zip(batch.sharing.tolist(), batch.max_batch.tolist(), strict=True)
-        ]
-        for name in QUANTITIES
-    }
-    kinds = kinds_of["token_s"]
-    names = [name for name in SERVING_CONSTANTS if name in named]
     # The errors of two times that are both limited are compared, too.
-    compared = max(len(plans), len(limits))
-    known = {
-        kind: where_needed(serving_knowledge(resolved.request, kind, names=names), compared)
-        for kind in dict.fromkeys(kind for some in kinds_of.values() for kind in some)
-    }
+    kinds_of, known = _knowledge(resolved, model, batch, max(len(plans), len(limits)))
+    kinds = kinds_of["token_s"]
     knowledge = known[kinds[0]]  # of the first plan
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
     of_objective = found[_OF_OBJECTIVE.get(objective, "token_s")]
@@ -115,10 +100,11 @@ def serving_bars(
     ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
     barred = _with_intervals(plans, ends)
     if limits:
-        chances = _chances(plans, found, kinds_of, known, ends, limits)
+        times = {name: np.array([plan[name] for plan in plans]) for name in limits}
+        chances = _chances(times, found, kinds_of, known, ends, limits)
         barred = tuple(
             replace(plan, figures={**plan.figures, "limits_probability": chance})
-            for plan, chance in zip(barred, chances, strict=True)
+            for plan, chance in zip(barred, chances.tolist(), strict=True)
         )
     # How many GPUs a plan takes for what comes at a rate is known.
     compares = model.workload.arrivals is None or objective in _OF_OBJECTIVE
@@ -129,30 +115,88 @@ def serving_bars(
     return barred, bars
 
 
+def _knowledge(
+    resolved: Resolved, model: ServingModel, batch: ServingBatch, compared: int
+) -> tuple[dict[str, list[str]], dict[str, Knowledge]]:
+    """The kinds of the error models of each quantity of plans, and what is known of every kind."""
+    apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
+    # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
+    named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
+    cases = 2 * (batch.sharing > 1) + (batch.max_batch > 1)
+    kinds_of = {}
+    for name in QUANTITIES:
+        of_case = [
+            _kind_of(resolved.request, model.workload, name, sharing=case > 1, places=1 + case % 2) for case in range(4)
+        ]
+        kinds_of[name] = [of_case[case] for case in cases.tolist()]
+    names = [name for name in SERVING_CONSTANTS if name in named]
+    known = {
+        kind: where_needed(serving_knowledge(resolved.request, kind, names=names), compared)
+        for kind in dict.fromkeys(kind for some in kinds_of.values() for kind in some)
+    }
+    return kinds_of, known
+
+
+def keep_limits(resolved: Resolved, model: ServingModel, batch: ServingBatch, limits: Mapping[str, float]) -> BoolArray:
+    """Whether plans keep all limits together more likely than not, (n,); at least one plan.
+
+    Most that do not are found without what the constants do to them: these only make intervals wider, and limits above the medians are kept
+    less often then. That holds where errors agree in nothing.
+    """
+    kinds_of, known = _knowledge(resolved, model, batch, 1)
+    alike = np.array([_are_alike(kinds_of, n, limits) for n in range(len(batch))])
+    narrow = {kind: replace(each, log_sd={}, covariance=np.zeros((0, 0))) for kind, each in known.items()}
+    kept = alike | (_chances_of(model, batch, limits, kinds_of, narrow) >= 0.5)
+    rows = np.flatnonzero(kept)
+    if len(rows) and (alike.any() or any(each.log_sd for each in known.values())):
+        some = batch.take(rows)
+        kept[rows] = _chances_of(model, some, limits, *_knowledge(resolved, model, some, 2)) >= 0.5
+    return np.asarray(kept)
+
+
+def _chances_of(
+    model: ServingModel,
+    batch: ServingBatch,
+    limits: Mapping[str, float],
+    kinds_of: Mapping[str, Sequence[str]],
+    known: Mapping[str, Knowledge],
+) -> FloatArray:
+    """The chance of each plan that it keeps all limits, with what is known."""
+    found = _candidates(model, batch, next(iter(known.values())), np.zeros((len(batch), 1)))
+    ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
+    times = model.times(batch, percentiles=tuple(limits))
+    return _chances({name: times[name] for name in limits}, found, kinds_of, known, ends, limits)
+
+
+def _are_alike(kinds_of: Mapping[str, Sequence[str]], row: int, limits: Mapping[str, float]) -> bool:
+    """Whether the errors of all limited times of a plan are of one kind; there are two at least."""
+    return len(limits) > 1 and len({kinds_of[mean_of(name)][row] for name in limits}) == 1
+
+
 def _chances(
-    plans: Sequence[RankedPlan],
+    times: Mapping[str, FloatArray],
     found: Mapping[str, Candidates],
     kinds_of: Mapping[str, Sequence[str]],
     known: Mapping[str, Knowledge],
     ends: Mapping[str, tuple[FloatArray, FloatArray]],
     limits: Mapping[str, float],
-) -> list[float]:
-    """The chance of each plan that it keeps all limits."""
+) -> FloatArray:
+    """The chance of each plan that it keeps all limits, from its predicted times."""
     means = {name: mean_of(name) for name in limits}
     first, *_, last = [*means.values()] * 2
-    agree = {kind: correlations(found[first], found[last], knowledge.model) for kind, knowledge in known.items()}
-    chances = []
-    for n, (plan, kind) in enumerate(zip(plans, kinds_of["token_s"], strict=True)):
-        above = []
-        for name, mean in means.items():
-            predicted, low, high = (float(times[n]) for times in (found[mean].step_time_s, *ends[mean]))
-            median = known[kinds_of[mean][n]].model.median
-            # A percentile is as far off as the mean.
-            above.append(deviates(median * predicted, low, high, limits[name] * predicted / plan[name]))
-        # Errors of first tokens behind a queue and of the others agree in nothing: -0.24 of 858 deployments (benchmarks/first_tokens.py).
-        alike = len({kinds_of[mean][n] for mean in means.values()}) == 1
-        chances.append(chance_of_all(above, float(agree[kind][n]) if alike else 0.0))
-    return chances
+    above = []
+    for name, mean in means.items():
+        median = np.array([known[kind].model.median for kind in kinds_of[mean]])
+        predicted = found[mean].step_time_s
+        # A percentile is as far off as the mean.
+        above.append(deviates(median * predicted, *ends[mean], limits[name] * predicted / times[name]))
+    # Errors of first tokens behind a queue and of the others agree in nothing: -0.24 of 858 deployments (benchmarks/first_tokens.py).
+    alike = np.array([_are_alike(kinds_of, n, limits) for n in range(len(above[0]))])
+    agree = np.zeros(len(alike))
+    for kind in {kinds_of[first][n] for n in np.flatnonzero(alike).tolist()}:
+        mine = alike & (np.array(kinds_of[first]) == kind)
+        agree = np.where(mine, correlations(found[first], found[last], known[kind].model), agree)
+    return chance_of_all(above, agree)
 
 
 def _ends(
@@ -189,7 +233,12 @@ def serving_candidates(
     model: ServingModel, plans: Sequence[ServingPlan], knowledge: Knowledge
 ) -> dict[str, Candidates]:
     """Plans as the error model sees them, by quantity; a server of answers of one token has no time per token."""
-    batch = ServingBatch.from_plans(plans)
+    return _candidates(model, ServingBatch.from_plans(plans), knowledge, serving_coordinates(plans))
+
+
+def _candidates(
+    model: ServingModel, batch: ServingBatch, knowledge: Knowledge, coordinates: FloatArray
+) -> dict[str, Candidates]:
     quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.later_tokens > 0]
     now = model.times(batch, percentiles=())
 
@@ -203,12 +252,12 @@ def serving_candidates(
     # Near what a plan can serve, a little slower means that more comes.
     effects = np.clip(effects, -_MOST_EFFECT, _MOST_EFFECT)
     nodes = batch.tp * batch.pp * batch.sharing / node_size(model.cluster)
-    coordinates = serving_coordinates(plans)
+    count = len(batch)
     return {
         quantity: Candidates(
-            step_time_s=times_s[k * len(plans) : (k + 1) * len(plans)],
+            step_time_s=times_s[k * count : (k + 1) * count],
             shares=_shares(now, quantity, model.workload.later_tokens, nodes),
-            effects=effects[k * len(plans) : (k + 1) * len(plans)],
+            effects=effects[k * count : (k + 1) * count],
             covariance=knowledge.covariance,
             coordinates=coordinates,
         )

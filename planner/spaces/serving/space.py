@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
@@ -78,6 +79,8 @@ _ONE = Bounds(values=(1,))
 # Drafted tokens that are tried unless the user says how many.
 _DRAFTS = Bounds(low=0, high=5)
 _LIMITED = {"ttft": "time to first token", "tpot": "time per token"}
+# A chance of one half, but for rounding.
+_EVEN = 0.5 - 1e-9
 # Another search says what a surer plan costs, where so many plans take a moment.
 _CHEAP_SEARCH = 300_000
 # What kernels of a decoding pass spend most of their time on: by what would make them faster.
@@ -348,6 +351,7 @@ class ServingPlanSpace(PlanSpace):
             most_load=self.model.assumptions.most_load if self.at_rate else float("inf"),
             concurrency=request.concurrency,
             medians=self.medians,
+            keeps_all=self._keeps_all if len(self.limits) > 1 else None,
             degrees=degrees,
             disaggregate=self.disaggregate,
             top=request.top,
@@ -366,7 +370,13 @@ class ServingPlanSpace(PlanSpace):
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
             return outcome
         # None keeps the limits more likely than not: those that are predicted to.
-        return search_both(self.model, dataclasses.replace(settings, medians={}), progress)
+        return search_both(self.model, dataclasses.replace(settings, medians={}, keeps_all=None), progress)
+
+    def _keeps_all(self, plans: ServingBatch) -> BoolArray:
+        """Whether plans keep all limits together more likely than not."""
+        from planner.spaces.serving.bars import keep_limits
+
+        return keep_limits(self.resolved, self.model, plans, self.limits)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -414,7 +424,7 @@ class ServingPlanSpace(PlanSpace):
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
             notes.append(Note("no_limits"))
-        if self._rather_missed(best):
+        if self._rather_missed(best) or _misses_one(best):
             notes.append(Note("limits_unlikely"))
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
@@ -789,8 +799,8 @@ class ServingPlanSpace(PlanSpace):
         return [
             *self._beyond_context(),
             *self.does_not_fit(ranked, max_batch=batch, more=more),
-            *missed_limits(self.limits, ranked),
-            *self._rather_missed(ranked),
+            *(broken := [*missed_limits(self.limits, ranked), *self._rather_missed(ranked)]),
+            *([] if broken else _misses_one(ranked)),
             *self._found_by(ranked.plan),
             *_outside_interval([ranked]),
         ]
@@ -853,6 +863,12 @@ def gpus_needed(plan: ServingPlan, times: float) -> int:
     """
     unit = int(ServingBatch.from_plans([plan]).sharing[0])
     return math.ceil(plan.dp / unit * times) * unit * (plan.workers // plan.dp)
+
+
+def _misses_one(ranked: RankedPlan) -> list[Note]:
+    """That a plan which keeps all limits as predicted does not keep them together more likely than not."""
+    chance = ranked["limits_probability"]
+    return [Note("rather_misses_one", share=chance)] if chance is not None and chance < _EVEN else []
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:

@@ -18,7 +18,7 @@ import pytest
 from costmodel.precision import PRECISIONS
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.workload import ServingWorkload
+from costmodel.serving.workload import Load, ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request, TimeLimit
 from planner.files.loading import load_cluster
@@ -257,23 +257,43 @@ def test_two_limits_are_kept_less_often_than_either(answer: Ask, load: str, limi
         assert apart[0] * apart[1] < both < min(apart)
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
-def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(name: str) -> None:
-    """Against all plans, costed with their intervals one by one."""
-    gpus, limit = 2 if name == "llama3-8b" else 4, 0.02
-    request = Request(model=name, mode="inference", gpus=gpus, max_tpot=TimeLimit(limit))
+@pytest.mark.parametrize(
+    ("name", "limit", "first", "load"),
+    [
+        ("llama3-8b", 0.02, None, "traffic"),
+        ("mixtral-8x7b", 0.02, None, "traffic"),
+        ("llama3-8b", 0.016, 0.095, "traffic"),
+        pytest.param("llama3-8b", 0.0155, 0.034, "backlog", marks=pytest.mark.exact),
+        pytest.param("mixtral-8x7b", 0.021, 0.1, "traffic", marks=pytest.mark.exact),
+    ],
+)
+def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
+    name: str, limit: float, first: float | None, load: Load
+) -> None:
+    """Against all plans, costed with their intervals one by one; two limits are kept together."""
+    gpus = 2 if name == "llama3-8b" else 4
+    first_limit = None if first is None else TimeLimit(first)
+    request = Request(
+        model=name, mode="inference", gpus=gpus, load=load, max_tpot=TimeLimit(limit), max_ttft=first_limit
+    )
     space = serving_space(resolve(request))
     degrees = {"max_batch": Bounds(values=(8, 64, 100, 128)), "prefill_chunk": Bounds(values=(0, 512))}
     settings = replace(space.settings(), degrees=degrees, top=10_000)
     found = [candidate.plan for candidate in search_serving(space.model, settings).candidates]
-    loose = replace(settings, medians={}, limits={"tpot_s": 10.0})
+    loose = replace(settings, medians={}, limits={"tpot_s": 10.0}, keeps_all=None)
     outline = outlines(space.shape, 1024, loose)
     batches = [np.array([b for b in (8, 64, 100, 128) if b >= least]) for least in outline.prefill_batch]
     every = plans_of(outline, np.arange(len(outline)), batches)
     every = every.take(np.flatnonzero(space.model.memory_bytes(every) <= space.capacity_bytes))
     barred, _ = space.error_bars(space.rank([every.plan(n) for n in range(len(every))]))
-    keep = [plan for plan in barred if plan["limits_probability"] >= 0.5 and plan["tpot_s"] <= limit]
-    assert 0 < len(keep) < len(barred)
+    predicted = [plan for plan in barred if plan["tpot_s"] <= limit and plan["ttft_s"] <= (first or np.inf)]
+    keep = [plan for plan in predicted if plan["limits_probability"] >= 0.5]
+    assert 0 < len(keep) < len(predicted)
+    if first is not None and load == "traffic":  # some plans keep either limit, and not both
+        each = search_serving(space.model, replace(settings, keeps_all=None)).candidates
+        assert [candidate.plan for candidate in each] != found
+    alone = search_serving(space.model, replace(settings, top=1)).candidates
+    assert [candidate.plan for candidate in alone] == found[:1]
     assert min(plan.score for plan in keep) == space.rank([found[0]])[0].score
     assert len(found) == len({(p.plan.tp, p.plan.pp, p.plan.ep, p.plan.etp, p.plan.dp) for p in keep})
 
