@@ -139,7 +139,7 @@ def chance_of_all(limits: Sequence[ArrayLike], correlation: ArrayLike = 1.0) -> 
     (0.333333333, 0.5, 1.0)
     """
     if len(limits) < 2:
-        return _share_below(limits[0] if limits else _FAR)
+        return _share_below(limits[0]) if limits else np.ones(())
     x, y = (np.asarray(limit, dtype=np.float64) for limit in limits)
     least = _share_below(np.minimum(x, y))
     end = np.arcsin(np.clip(correlation, -1.0, 1.0))
