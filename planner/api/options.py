@@ -925,7 +925,7 @@ class First(TypedDict, total=False):
         Option(
             "--fastest",
             None,
-            "Name the fastest plan first. Default: the simplest within 1 % of it, activations on the device; the fastest for serving and "
+            "Name the fastest plan first. Default: the simplest within 1 % of it, activations on the device; the fastest for "
             "several kinds of GPUs, and where a family or splits are fixed.",
             panel=SEARCH,
         ),

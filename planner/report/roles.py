@@ -39,7 +39,7 @@ _NONE = {
     "data_parallel_all": "{why_not}",
     "published": "the plan of {source} {why_not}",
 }
-# What a plan does that forgoes one of `strategies.mesh.simplest.FORGONE`, or of `strategies.layerwise.simplest.FORGONE`.
+# What a plan does that forgoes one of `FORGONE` of the module `simplest` of its space (strategies/mesh, layerwise, serving).
 FORGONE_WORDS = {
     "activations_on_device": "keeps activations on the host, and how far their copies hide is an assumption (offload_overlap)",
     "optimizer_on_device": "keeps the optimizer's state on the host",
@@ -54,6 +54,11 @@ FORGONE_WORDS = {
     "no_expert_parallelism": "needs expert parallelism",
     "one_chunk": "interleaves",
     "whole_stages_recomputed": "recomputes a part of each chunk",
+    "one_pool": "reads prompts on GPUs of their own",
+    "no_drafts": "drafts tokens",
+    "power_of_two_degrees": "has a degree that is no power of two",
+    "whole_nodes": "has replicas that do not fill nodes",
+    "usual_sequences": "holds an unusual number of sequences",
     "uniform": "has stages of its own, or splits inside the blocks",
     "one_device": "needs several GPUs",
     "no_hybrid_parallelism": "splits fully connected layers by channels",
@@ -155,7 +160,7 @@ def _gap(answer: Answer, plan: RankedPlan) -> str:
     return gap_text(gap, answer.objective) if gap < 0.0 else f"{worse_text(gap)} {worse_word(answer.objective)}"
 
 
-def _forgone(answer: Answer) -> list[str]:
+def forgone_words(answer: Answer) -> list[str]:
     """What the fastest plan does that the one to run does not; chunks of unequal length are stages of its own."""
     said = [name for name in answer.forgone if name != "uniform" or "equal_stages" not in answer.forgone]
     return [FORGONE_WORDS[name] for name in said]
@@ -167,7 +172,7 @@ def _why(answer: Answer, role: Role, plan: RankedPlan) -> str:
     fewer = f", {best.workers - plan.workers} fewer" if plan.workers < best.workers else ""
     on = f", on {counted(plan.workers, 'GPU')}{fewer}"
     words: dict[str, Callable[[], str]] = {
-        "fastest": lambda: f", but {', '.join(_forgone(answer))}",
+        "fastest": lambda: f", but {', '.join(forgone_words(answer))}",
         "data_parallel": lambda: "",
         "most_headroom": lambda: (
             f", and needs {byte_text(best.memory_bytes_per_gpu - plan.memory_bytes_per_gpu)} less memory"

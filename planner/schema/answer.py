@@ -534,6 +534,8 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
 
 
 def _serving_search_keys(cost: Any) -> dict[str, Any]:
+    from strategies.serving.simplest import FORGONE
+
     limits = record(
         "SurerLimits",
         "Limits (of the same percentiles) that ask for a plan that keeps each with a chance of 90 %; null where the first does.",
@@ -541,6 +543,11 @@ def _serving_search_keys(cost: Any) -> dict[str, Any]:
         max_tpot_s=key(Seconds | None, default=None),
     )
     return {
+        "fastest": key(
+            cost | None,
+            "The best plan for the objective, where the plan to run is a simpler one within 1 % of it. null: the plan to run is the best.",
+        ),
+        "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
         "surer_limits": limits,
         "surer": key(
             cost | None,

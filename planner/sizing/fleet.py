@@ -272,7 +272,7 @@ def size_fleet(
     for count, one in enumerate(facts):
         if progress is not None:
             progress(f"{one.name}, up to {one.most} GPUs", count / len(facts))
-        asked = dataclasses.replace(request, cluster=one.name, gpus=one.most)
+        asked = dataclasses.replace(request, cluster=one.name, gpus=one.most, fastest=True)
         try:
             fleet = _smallest(Fleet(facts=one, answer=optimize(asked), spares=spares, hours=hours))
             if fleet.gpus > one.most:

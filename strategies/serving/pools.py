@@ -31,13 +31,13 @@ from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingPlan, is_
 from costmodel.serving.pools import Decodes, Prefills, prefill_memory
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
-from strategies.score import Outcome
 from strategies.serving.pools_at_rate import PoolsAtRate, joined
 from strategies.serving.search import (
     DEGREES,
     Best,
     ServingCandidate,
     ServingMiss,
+    ServingOutcome,
     ServingSettings,
     batches_of,
     degrees_of,
@@ -87,7 +87,7 @@ class _Decoders:
 
 
 @dataclass(slots=True, kw_only=True)
-class BothOutcome(Outcome[ServingCandidate, ServingMiss]):
+class BothOutcome(ServingOutcome):
     """The best plans of both kinds, best first.
 
     Attributes
@@ -133,6 +133,9 @@ def search_both(
     apart = best.ranked()
     outcome.best_of |= dict(zip((True,), apart, strict=False))
     outcome.candidates = sorted([*outcome.candidates, *apart], key=lambda found: found.score)[: settings.top]
+    for key, candidate in best.simplest().items():
+        if key not in outcome.simple or candidate.score < outcome.simple[key].score:
+            outcome.simple[key] = candidate
     outcome.nearest_miss = None if outcome.candidates else _nearer(outcome.nearest_miss, best.nearest)
     return outcome
 
@@ -181,8 +184,14 @@ class _BestPairs(Best):
         ranks, top = [rank[:2] for rank, _ in self.plans.values()], self.settings.top
         if len(every := sorted([*ranks, *self.known])) < top:
             return np.inf, np.inf
-        worst, request = max(min(ranks, default=(np.inf, np.inf)), every[top - 1])
+        # What is nearly as good as the best may be simpler.
+        near = (every[0][0] * (1.0 + self.settings.near), np.inf) if self.settings.near else every[0]
+        worst, request = max(min(ranks, default=(np.inf, np.inf)), every[top - 1], near)
         return worst, request
+
+    def _nearest_score(self) -> float:
+        known = min((score for score, _ in self.known), default=np.inf)
+        return min(super()._nearest_score(), known * (1.0 + self.settings.near))
 
     def may_enter(self, score: FloatArray, request_s: FloatArray) -> BoolArray:
         """Whether pairs with such bounds may be among the plans that are shown, or the best of their kind."""

@@ -26,6 +26,7 @@ from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
 from strategies.score import Outcome
+from strategies.serving.simplest import lacks
 
 # Sequences per replica that are tried at most, unless the user asks for more (vLLM, --max-num-seqs: 1024 by default on large devices).
 MOST_BATCH = 1024
@@ -67,6 +68,10 @@ class ServingSettings:
         Of what a plan can serve, the share that comes at most; where requests come at a rate.
     concurrency : int or None
         Requests in flight, of all replicas: the least whole number of places per replica that holds them is tried alone.
+    near : float
+        The simplest of the plans that score at most this share more than the best is found, too.
+    node : int
+        Devices that fast links join.
     disaggregate : "no", "yes" or "auto"
         Whether workers of their own read the prompts (`strategies.serving.pools`); auto: both kinds of plans are compared.
     """
@@ -81,6 +86,8 @@ class ServingSettings:
     most_load: float = _ANY
     concurrency: int | None = None
     disaggregate: Disaggregate = "auto"
+    near: float = 0.0
+    node: int = 1
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
@@ -108,8 +115,25 @@ class ServingMiss:
     fits: bool
 
 
-# The best plan of every choice of degrees, best first; a space that was looked at to its end is proven.
-ServingOutcome = Outcome[ServingCandidate, ServingMiss]
+@dataclass(slots=True, kw_only=True)
+class ServingOutcome(Outcome[ServingCandidate, ServingMiss]):
+    """The best plan of every choice of degrees, best first; a space that was looked at to its end is proven.
+
+    Attributes
+    ----------
+    simple : dict
+        Wishes that plans lack (`strategies.serving.simplest.lacks`) -> the best such plan, of those that are nearly as good as the best.
+    """
+
+    simple: dict[int, ServingCandidate] = field(default_factory=dict)
+
+    def simplest(self, near: float) -> ServingCandidate:
+        """The simplest plan that scores at most a share more than the best."""
+        most = self.candidates[0].score * (1.0 + near)
+        return next(
+            (self.simple[key] for key in sorted(self.simple) if self.simple[key].score <= most), self.candidates[0]
+        )
+
 
 # Degrees of a replica, and of each pool.
 DEGREES = ("tp", "pp", "ep", "etp", "dp")
@@ -301,7 +325,7 @@ def search_serving(
                 break
     except KeyboardInterrupt:
         outcome.interrupted = True
-    outcome.candidates = best.ranked()
+    outcome.candidates, outcome.simple = best.ranked(), best.simplest()
     if not outcome.candidates:
         outcome.nearest_miss = best.nearest or _nearest_to_fit(model, outline, numbers)
     return outcome
@@ -454,7 +478,8 @@ def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettin
         return timed.at(timed.stream(rates / plan.dp, variation), plans.dp, names)
 
     low, high = 0.0, float(times_at(np.full(_RATES, 1e-9))["most_requests_per_s"][0])
-    while high - low > _RATE_SHARE * high:
+    least = _RATE_SHARE * high
+    while high - low > least:
         rates = np.linspace(low, high, _RATES + 1)
         kept = int(np.argmin(np.append(excess(plans, times_at(rates[1:]), settings) <= 1.0, False)))
         low, high = float(rates[kept]), float(rates[min(kept + 1, _RATES)])
@@ -505,12 +530,16 @@ def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
 _RANKED_BY = ("ttft_s", "tpot_s", "request_s", "output_tokens_per_s")
 
 
+_Store = dict[tuple[int, ...], tuple[tuple[float, ...], ServingPlan]]
+
+
 class Best:
     """The best plan of every choice of degrees so far, and the one that comes closest to the limits."""
 
     def __init__(self, settings: ServingSettings) -> None:
         self.settings = settings
-        self.plans: dict[tuple[int, ...], tuple[tuple[float, ...], ServingPlan]] = {}
+        self.plans: _Store = {}
+        self.simple: _Store = {}  # by the wishes that plans lack
         self.nearest: ServingMiss | None = None
         self._excess = np.inf
 
@@ -527,42 +556,57 @@ class Best:
         plans, times = plans.take(kept), {name: times[name][kept] for name in _RANKED_BY}
         scores = SERVING_OBJECTIVES[settings.objective].score(times, plans.workers)
         keys = (scores, times["request_s"], -times["output_tokens_per_s"], plans.workers)
+        ranks = np.stack(keys, axis=1)
         degrees = np.stack([getattr(plans, name) for name in (*DEGREES, *POOL_SETTINGS)], axis=1)
-        _, group = combined(*degrees.T)
-        order = np.lexsort((*reversed(keys), group))
-        ranks = np.stack(keys, axis=1)[order]
+        self._take(self.plans, plans, degrees, ranks, np.inf if settings.keeps_all is None else self._worst()[0])
+        if settings.near:
+            # At a rate the most sequences are searched alone, and the last wish is about their number.
+            lacking = lacks(plans, settings.node)[:, None] >> (settings.most_load != _ANY)
+            self._take(self.simple, plans, lacking, ranks, self._nearest_score())
+
+    def _take(self, store: _Store, plans: ServingBatch, groups: IntArray, ranks: FloatArray, worst: float) -> None:
+        """Keep the best plan of each group that keeps the limits, if it scores no more than the worst that matters.
+
+        Of several limits, one plan after the other is asked whether it keeps all of them.
+        """
+        _, group = combined(*groups.T)
+        order = np.lexsort((*reversed(ranks.T), group))
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
         ends = np.append(starts[1:], len(order))
 
-        def entering(groups: Iterable[int]) -> list[int]:
-            """Those whose next plan is better than what is known, and may be shown."""
-            worst, found = np.inf if settings.keeps_all is None else self._worst()[0], []
-            for n in groups:
-                known = self.plans.get(tuple(degrees[order[starts[n]]].tolist()))
-                rank = tuple(ranks[starts[n]].tolist())
+        def entering(some: Iterable[int]) -> list[int]:
+            """Those whose next plan is better than what is known, and matters."""
+            found = []
+            for n in some:
+                known, rank = (
+                    store.get(tuple(groups[order[starts[n]]].tolist())),
+                    tuple(ranks[order[starts[n]]].tolist()),
+                )
                 if rank[0] <= worst and (known is None or rank < known[0]):
                     found.append(n)
             return found
 
-        # The first of each choice of degrees that keeps the limits; of several limits, one after the other is asked.
-        step = 1
-        left = entering(range(len(starts)))
+        step, left = 1, entering(range(len(starts)))
         while left:
             tried = [np.arange(starts[n], min(starts[n] + step, ends[n])) for n in left]
             likely = np.split(
-                _keep_all(plans.take(order[np.concatenate(tried)]), settings),
+                _keep_all(plans.take(order[np.concatenate(tried)]), self.settings),
                 np.cumsum([len(rows) for rows in tried])[:-1],
             )
             for n, rows, keep in zip(left, tried, likely, strict=True):
                 if keep.any():
-                    at = int(rows[np.argmax(keep)])
-                    key = tuple(degrees[order[at]].tolist())
-                    self.plans[key] = (tuple(ranks[at].tolist()), plans.plan(int(order[at])))
+                    at = int(order[rows[np.argmax(keep)]])
+                    store[tuple(groups[at].tolist())] = tuple(ranks[at].tolist()), plans.plan(at)
                     starts[n] = ends[n]
                 else:
                     starts[n] += len(rows)
             left = entering(n for n in left if starts[n] < ends[n])
             step *= 2
+
+    def _nearest_score(self) -> float:
+        """The most that a plan may score to be nearly as good as the best."""
+        best = min((rank[0] for rank, _ in self.plans.values()), default=np.inf)
+        return best * (1.0 + self.settings.near)
 
     def _worst(self) -> tuple[float, float]:
         """Score and time of a request of the last plan that is shown."""
@@ -578,12 +622,17 @@ class Best:
         arrivals = model.workload.arrivals
         assert arrivals is not None
         tokens_per_s = arrivals.rate_per_s * model.workload.output_tokens
-        return float(np.floor(ranks[self.settings.top - 1] * tokens_per_s * (1.0 + EQUAL)))
+        worst = max(ranks[self.settings.top - 1], self._nearest_score())
+        return float(np.floor(worst * tokens_per_s * (1.0 + EQUAL)))
 
     def ranked(self) -> list[ServingCandidate]:
         """The best first."""
         found = sorted(self.plans.values())
         return [ServingCandidate(plan=plan, score=rank[0]) for rank, plan in found[: self.settings.top]]
+
+    def simplest(self) -> dict[int, ServingCandidate]:
+        """The best plan of each that lacks the same wishes (`strategies.serving.simplest.lacks`)."""
+        return {lacking[0]: ServingCandidate(plan=plan, score=rank[0]) for lacking, (rank, plan) in self.simple.items()}
 
 
 def _nearest_to_fit(model: ServingModel, outline: ServingBatch, numbers: list[IntArray]) -> ServingMiss | None:

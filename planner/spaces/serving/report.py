@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, mean_of
 from costmodel.serving.plan import SERVING_FIGURES
 from costmodel.serving.workload import Drafting
+from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan, ServingLoad
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
@@ -19,11 +20,14 @@ from planner.core.numbers import (
     duration_text,
     duration_unit,
     percent,
+    rough_percent,
     significant,
     time_unit,
     used_of_total,
 )
 from planner.report.answer import SpaceReport, bottleneck_columns, parts_blocks
+from planner.report.documents import first_plan_document
+from planner.report.roles import forgone_words
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.space import limited
@@ -99,9 +103,10 @@ class ServingReport(SpaceReport):
         if isinstance(answer, Estimate):
             return {}
         return {
+            **first_plan_document(answer),
             "surer_limits": {
                 f"max_{mean_of(name)}": limit for name, limit in answer.details.get("surer_limits", {}).items()
-            }
+            },
         }
 
     def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> list[tuple[str, str]]:
@@ -111,6 +116,7 @@ class ServingReport(SpaceReport):
         best = answer.plans[0]
         return [
             *_limits(answer, best),
+            *_versus_fastest(answer),
             *_versus_replicas(answer),
             *_versus_other_kind(answer),
             *_versus_drafts(answer),
@@ -202,6 +208,23 @@ def _times(plan: RankedPlan) -> str:
         f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average"
         f"{pause}, {significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
+
+
+def _versus_fastest(answer: Answer) -> list[tuple[str, str]]:
+    """What the simplest plan costs against the best."""
+    best, fastest = answer.best, answer.fastest
+    if fastest is None:
+        return []
+    better = SERVING_OBJECTIVES[answer.objective].better
+    gain = best.score / fastest.score - 1.0
+    is_better = f"is {rough_percent(gain)} {better}" if gain > EQUAL else "is no better"
+    why = f", but {', '.join(forgone_words(answer))}" if answer.forgone else ""
+    return [
+        (
+            "Plan 1 is",
+            f"the simplest within 1 % of the best, which {is_better}{why}: {fastest.summary}; --fastest names it first",
+        )
+    ]
 
 
 def _versus_replicas(answer: Answer) -> list[tuple[str, str]]:

@@ -62,11 +62,20 @@ from planner.files.plan_file import reference
 from planner.importers.networks import load_model
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, check_framework
+from planner.spaces.base import NEARLY, Found, PlanSpace, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import BothOutcome, search_both
-from strategies.serving.search import MOST_BATCH, Disaggregate, ServingSettings, drafts_of, search_serving
+from strategies.serving.search import (
+    DEGREES,
+    MOST_BATCH,
+    Disaggregate,
+    ServingCandidate,
+    ServingSettings,
+    drafts_of,
+    search_serving,
+)
+from strategies.serving.simplest import WISHES, is_usual, usual_below
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -359,7 +368,49 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def outcome_of(self, top: int, progress: Progress | None) -> BothOutcome:
-        return self._searched(dataclasses.replace(self.settings(), top=top), progress)
+        settings = dataclasses.replace(self.settings(), top=top)
+        if not self.request.fastest:
+            settings = dataclasses.replace(settings, near=NEARLY, node=self.node)
+        return self._searched(settings, progress)
+
+    @property
+    def node(self) -> int:
+        """Devices that fast links join."""
+        from planner.uncertainty.bars import node_size
+
+        return node_size(self.cluster)
+
+    def preferred(self, found: Found) -> Found:
+        if self.request.fastest:
+            return found
+        best, node = found.outcome.candidates[0], self.node
+        chosen = self._with_usual_sequences(found.outcome.simplest(NEARLY), best.score * (1.0 + NEARLY))
+        if chosen.plan == best.plan:
+            return found
+        (fastest,) = self.rank([best.plan], chosen.score)
+        both = ServingBatch.from_plans([chosen.plan, best.plan])
+        granted = [(wish.name, wish.test(both, node).tolist()) for wish in WISHES]
+        forgone = [name for name, (has, lacked) in granted if has and not lacked]
+        names = (*DEGREES, *POOL_SETTINGS)
+        others = [p for p in found.plans if any(getattr(p, name) != getattr(chosen.plan, name) for name in names)]
+        return found.led_by(chosen.plan, others, dataclasses.replace(fastest, rank=2), forgone)
+
+    def _with_usual_sequences(self, chosen: ServingCandidate, most_score: float) -> ServingCandidate:
+        """The plan with a usual number of sequences per replica, where that is nearly as good: at a rate, only the most are searched."""
+        plan = chosen.plan
+        if (
+            not self.at_rate
+            or plan.prefill_dp
+            or "max_batch" in self.degrees
+            or is_usual(np.array([plan.max_batch]))[0]
+        ):
+            return chosen
+        fewer = dataclasses.replace(plan, max_batch=max(usual_below(plan.max_batch), plan.prefill_batch))
+        names = ("tp", "pp", "ep", "etp", "max_batch", "prefill_chunk", "prefill_batch", "draft_tokens")
+        settings = self.settings()
+        degrees = {**settings.degrees, **{name: Bounds(values=(getattr(fewer, name),)) for name in names}}
+        candidates = search_serving(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
+        return candidates[0] if candidates and candidates[0].score <= most_score else chosen
 
     def searched_up_to(self, gpus: int, top: int) -> BothOutcome:
         """Look for the ``top`` best plans on at most so many GPUs."""
@@ -384,7 +435,7 @@ class ServingPlanSpace(PlanSpace):
         is_complete = not (outcome.out_of_time or outcome.interrupted)
         return Proof(
             proven_optimal=is_complete,
-            bound_s=plans[0].score if is_complete else 0.0,
+            bound_s=outcome.candidates[0].score if is_complete else 0.0,
             gap=0.0 if is_complete else 1.0,
             space_size=outcome.space_size,
             searched=outcome.searched,
