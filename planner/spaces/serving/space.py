@@ -23,6 +23,7 @@ from costmodel.objectives import SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, check_generates, times_with
 from costmodel.serving.plan import (
+    POOL_SETTINGS,
     SERVING_FIGURES,
     SERVING_MEMORY_PARTS,
     SERVING_RATES,
