@@ -322,10 +322,17 @@ def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -
         new = (keys.prompts * keys.chunk).astype(np.float64)
         seen, chosen = (_pairs_of_prompt(workload, w) / workload.new_tokens for w in (0, layer.params.selected))
         read = keys.prompts * _seen_by_chunk(workload, keys.chunk)
-        decoded, context = keys.decodes.astype(np.float64), workload.decode_context
+        sequences, context = keys.decodes.astype(np.float64), workload.decode_context
         return [
             *_selected_kernels(layer, keys, new, seen, chosen, read),
-            *_selected_kernels(layer, keys, decoded, context, min(context, layer.params.selected), decoded * context),
+            *_selected_kernels(
+                layer,
+                keys,
+                sequences * keys.queries,
+                context,
+                min(context, layer.params.selected),
+                sequences * context,
+            ),
         ]
     return [*_prompt_kernels(layer, keys, workload), *_decode_kernels(layer, keys, workload)]
 

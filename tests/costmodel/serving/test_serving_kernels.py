@@ -26,7 +26,9 @@ def one(value: int) -> np.ndarray:
     return np.array([value], dtype=np.int64)
 
 
-def keys(*, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0) -> PassKeys:
+def keys(
+    *, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0, queries: int = 1
+) -> PassKeys:
     return PassKeys(
         tp=one(tp),
         ep=one(ep),
@@ -34,7 +36,7 @@ def keys(*, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int
         prompts=one(prompts),
         chunk=one(chunk),
         decodes=one(decodes),
-        queries=one(1),
+        queries=one(queries),
     )
 
 
@@ -174,6 +176,18 @@ def test_an_indexer_scores_all_positions_and_attention_reads_what_it_picks() -> 
     assert float(attention.kernel.flop[0]) == pytest.approx(2 * 5 * 8 * 20 * (18 + 16))
     assert float(attention.cached[0]) == pytest.approx(5 * 20 * 18)
     assert cache_elements(layer, one(4)).tolist() == [18.0 + 5.0]
+
+
+def test_drafted_tokens_pick_each_for_itself_and_are_scored_together() -> None:
+    """Three queries per sequence: three times the work, but the indexer's keys are read once."""
+    one_each, three = (
+        [k for k in attention_kernels(selecting(20), keys(decodes=5, queries=queries), served()) if k.runs[0]]
+        for queries in (1, 3)
+    )
+    for alone, together in zip(one_each, three, strict=True):
+        assert float(together.kernel.flop[0]) == pytest.approx(3 * float(alone.kernel.flop[0]))
+    assert float(three[1].cached[0]) == float(one_each[1].cached[0])
+    assert float(three[3].cached[0]) == pytest.approx(3 * float(one_each[3].cached[0]))
 
 
 def test_where_all_is_picked_attention_is_that_of_all() -> None:
