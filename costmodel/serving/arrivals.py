@@ -40,7 +40,7 @@ code with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -53,10 +53,12 @@ from costmodel.serving.percentiles import (
     Moments,
     columns,
     gamma,
+    mixed,
+    normal_share,
     of_passes,
     shorter_answers,
 )
-from costmodel.serving.queue import exponent_of_servers, waits_in_step
+from costmodel.serving.queue import waits_in_step
 
 _BUSIEST = 1.0 - 1e-6  # share of time that a server is taken for that serves a rate
 _HALVINGS = 20  # of intervals that are searched: to 1e-6 of them
@@ -64,6 +66,8 @@ _STEPS = 8  # of a search that interpolates
 _TURNS = 4  # of an equation solved by inserting its result
 _NODES = 12  # numbers of requests in flight for which times are worked out
 _KEPT = 0.84  # of a deviation that lasts as long as a request: (2/3)^(1/2) of equal lengths, 0.74^(1/2) of random ones
+_RARE = 1e-6  # a share of requests that wait which is as good as none
+_EXACT, _SPACED, _TERMS = 6, 14, 7  # terms of a sum over all numbers, and those of a series
 _POINTS = 40  # at which the distribution of requests in flight is known
 
 
@@ -394,37 +398,61 @@ def _excess(stream: Stream, seconds: FloatArray) -> FloatArray:
         return others_within(stream, seconds) - stream.rate_per_s * seconds
 
 
-def _seen_s(server: Server, stream: Stream, found: Round) -> FloatArray:
-    """The pass under way as arrivals see it, whole, in seconds: E[t^2] / E[t]."""
-    share = np.clip(1.0 - found.decode_s / np.maximum(found.pass_s, 1e-30), 0.0, 1.0)
-    batch = np.maximum(found.prompts / np.maximum(found.reads, 1e-12), 1.0)
-    reading_s = found.one_s + found.added_s * (batch - 1.0)
-    # A longer pass is followed by one with more prompts: var(t) = added^2 (l t + l^2 var(t)).
-    each = found.added_s**2 * (1.0 + stream.prompt_variation**2) * found.prompts
-    with np.errstate(invalid="ignore"):
-        variance = each / np.maximum(1.0 - (stream.rate_per_s * server.pieces * found.added_s) ** 2, 1e-9)
-        beside = found.pass_s + variance / np.maximum(found.pass_s, 1e-30)
-        return np.asarray(np.where(server.is_beside, beside, (1.0 - share) * found.decode_s + share * reading_s))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meets:
+    """What a request finds under way when it comes, and what it is read with; arrays (n,)."""
+
+    plain: FloatArray  # share that finds a pass without prompts
+    reading: FloatArray  # share that finds one with prompts
+    reading_s: FloatArray  # that pass
+    own: FloatArray  # prompts, or pieces of them, in a pass that reads one's own
+    own_s: FloatArray  # that pass
+    seen_s: FloatArray  # the pass under way, whole; 0 where there is none
 
 
-def _own_pass(server: Server, stream: Stream, found: Round) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Prompts in a pass that reads one's own, its time, and the time in which those came that share it."""
-    seen = _seen_s(server, stream, found)
-    with np.errstate(invalid="ignore"):
-        # Of several pieces, some of the prompts that are being read go on, and prompts that come meanwhile join.
-        under_way = np.clip((seen - found.decode_s) / np.maximum(found.added_s, 1e-30), 0.0, server.most)
-        joining = stream.rate_per_s * (server.pieces - 1.0) / 2.0
-        going_on = (server.pieces - 1.0) / (2.0 * server.pieces) * under_way
-        others = others_within(stream, seen) + going_on + joining * found.one_s
-        others = others / np.maximum(1.0 - joining * found.added_s, 1e-9)
-    # Of a Poisson number, those that find room: within 0.05 of the mean of the lesser of it and the room.
+def _meets(server: Server, stream: Stream, found: Round, none: FloatArray | float = 0.0) -> _Meets:
+    """What requests find, of which a share finds nothing under way.
+
+    One request finds passes with prompts if the one before it came in such a pass, too, and this is still under way, or its prompt is
+    being read: after what was left of the pass that it found, a share of it like any other, for ``pieces`` passes.
+    """
+    pieces, decode = server.pieces * 1.0, np.maximum(found.decode_s, 1e-9 * found.one_s)
     room = np.maximum(server.most - 1.0, 1e-9)
-    sharp = 1.3 * np.sqrt(np.maximum(room, 1.0))
-    with np.errstate(over="ignore", divide="ignore"):
-        fewer = np.minimum(np.nan_to_num(others), 1e6)
-        fewer = fewer / (1.0 + (fewer / room) ** sharp) ** (1.0 / sharp)
-    own = np.where(server.most == 1, 1.0, 1.0 + fewer)
-    return own, found.one_s + found.added_s * (own - 1.0), seen
+    fewer = np.zeros_like(decode)
+    _, short = _shorter(stream, decode)
+    for _ in range(_TURNS):
+        # Longer passes are found more often than others.
+        batch = np.maximum(fewer, 1e-9) / -np.expm1(-np.maximum(fewer, 1e-9))
+        base = found.one_s - found.added_s
+        one = base + found.added_s * batch * (found.one_s + found.added_s * fewer) / (base + found.added_s * batch)
+        begins, while_read = _shorter(stream, pieces * one)
+        _, after = _shorter(stream, (pieces + 1.0) * one)
+        _, later = _shorter(stream, decode + pieces * one)
+        again = np.clip((after - while_read) / one, 0.0, 1.0 - 1e-9)
+        first = np.clip((later - while_read - short) / decode, 0.0, 1.0)
+        reading = np.minimum((none * begins + (1.0 - none) * first) / (1.0 - again + first), 1.0 - none)
+        plain = 1.0 - none - reading
+        others = 2.0 * (
+            plain * others_within(stream, 0.5 * (decode + (pieces - 1.0) * one))
+            + reading * others_within(stream, 0.5 * pieces * one)
+        )
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            others = np.minimum(np.nan_to_num(others), 1e6)
+            # The mean of the lesser of a number and the room for it; within 0.05 of Poisson numbers.
+            peaked = 1.0 + np.maximum(
+                others - stream.rate_per_s * (plain * (decode - one) + (1.0 - none) * pieces * one), 0.0
+            )
+            sharp = np.maximum(1.3 * np.sqrt(np.maximum(room, 1.0) / peaked), 1.0)
+            fewer = np.where(server.most > 1, others / (1.0 + (others / room) ** sharp) ** (1.0 / sharp), 0.0)
+    own_s = found.one_s + found.added_s * fewer
+    return _Meets(
+        plain=plain,
+        reading=reading,
+        reading_s=one,
+        own=1.0 + fewer,
+        own_s=own_s,
+        seen_s=plain * found.decode_s + reading * one,
+    )
 
 
 def _held_s(
@@ -437,7 +465,8 @@ def _held_s(
     # Where a place gets its next request as it becomes free, one meets the prompts of the other places.
     met_s = stream.rate_per_s * ((present - 1.0) / present if is_full else 1.0)
     found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), met_s, is_full=is_full)
-    _, own_s, seen = _own_pass(server, stream, found)
+    meets = _meets(server, stream, found)
+    own_s, seen = meets.own_s, meets.seen_s
     prompt_s = server.pieces * own_s + np.maximum(found.after_s, 0.0)
     decoding = server.decode_passes * found.token_s if server.later_tokens else np.zeros(len(present))
     met = (
@@ -541,21 +570,8 @@ def _peakedness(stream: Stream, present: FloatArray, stretch: FloatArray) -> Flo
     square = np.maximum(np.asarray(stream.variation) ** 2, 1e-3)  # requests that tick: as near to 0 as matters
     b = np.maximum(present, 1e-9)
     exponential = 1.0 / -np.expm1(-np.log1p(square / b) / square) - b
-    kept = 1.0 - _gini(stream.output_variation)
     amp = stretch**2
-    return np.asarray(np.maximum(1.0 + 2.0 * kept * (exponential - 1.0) * amp + kept * (amp - 1.0), 0.05))
-
-
-def _gini(variation: float) -> float:
-    """Mean difference of two lengths over twice their mean: ``Gamma(k + 1/2) / (sqrt(pi) Gamma(k + 1))``, k = 1 / variation^2 (gamma).
-
-    >>> _gini(0.0), round(_gini(1.0), 6)
-    (0.0, 0.5)
-    """
-    if variation < 1e-3:
-        return variation / math.sqrt(math.pi)
-    shape = variation**-2
-    return math.exp(math.lgamma(shape + 0.5) - math.lgamma(shape + 1.0)) / math.sqrt(math.pi)
+    return np.asarray(np.maximum(1.0 + (exponential - 1.0) * amp + 0.5 * (amp - 1.0), 0.05))
 
 
 def ahead_of(stream: Stream, busy: FloatArray) -> FloatArray:
@@ -645,11 +661,16 @@ def _served(
     crowd = _crowd(server, stream, by_present, most)
     decoded = by_present.at(crowd.present + 1.0, "share") * crowd.present
     now = round_of(server, decoded, rate)
-    own, own_s, _ = _own_pass(server, stream, now)
+    meets = _meets(server, stream, now, crowd.none)
+    # Who waits for a place is read with those whose places become free in the same pass.
+    alone = 1.0 + np.minimum(rate * meets.own_s, server.most - 1.0)
+    own = meets.own + crowd.queued * np.minimum(alone - meets.own, 0.0)
+    own_s = now.one_s + now.added_s * (own - 1.0)
     prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
-    queue = _queue_s(server, stream, now, crowd.none)
+    residual, line, waits = _queue_s(server, stream, now, meets)
+    queue = residual + line
     token = (crowd.present / rate - prompt_s) / tokens if tokens else np.zeros_like(rate)
-    ends, varying = _percentiles(server, stream, now, own, crowd, queue, token, percentiles)
+    ends, varying = _percentiles(server, stream, now, meets, own, crowd, line, waits, token, percentiles)
     found = {
         **ends,
         "occupied": crowd.present,
@@ -688,40 +709,172 @@ def _crowd(server: Server, stream: Stream, by_present: _Held, most: FloatArray) 
     stretch = np.where(found.decode_s > 0, found.pass_s / np.maximum(found.decode_s, 1e-30), 1.0)
     # Who has the only place meets no prompts of others.
     peaked = _peakedness(stream, mean, 1.0 + (stretch - 1.0) * (places - 1.0) / places)
-    of_bursts = _peakedness(stream, mean, np.ones_like(mean))
-    spread = np.sqrt(np.maximum(mean, 0.5) * peaked / (1.0 - steeper))
-    present, chance, weighed = _chances(rate, by_present, places, peaked, mean, spread)
-
     taken = np.clip(rate / most, 1e-9, _BUSIEST)
     falls = np.minimum(ahead_of(stream, taken), _BUSIEST)
-    at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
-    # As many wait as make the places busy enough to serve the rate.
-    beyond = at_places * np.maximum(taken + of_bursts - 1.0, 0.0) / (1.0 - taken)
-    total = np.sum(weighed, axis=0) + beyond
-    occupied = (np.sum(weighed * present, axis=0) + beyond * places) / total
-    varies = np.sum(weighed * (present - occupied) ** 2, axis=0) + beyond * (places - occupied) ** 2
+    line = _Line.of(stream, by_present.at, places, taken, peaked, mean, steeper)
     return _Crowd(
-        present=occupied,
-        varies=varies / total,
-        none=np.where(present[0] < 0.5, chance[0] / total, 0.0),
-        queued=np.minimum((at_places + beyond) / total * falls / taken, 1.0),
-        place_s=beyond / (1.0 - falls) / total * _even_s(stream, places, taken) / rate,
+        present=line.present,
+        varies=line.varies,
+        none=line.none / np.maximum(_peakedness(stream, mean, np.ones_like(mean)), 1.0),
+        queued=np.minimum((line.at_places + line.beyond) * falls / taken, 1.0),
+        place_s=line.beyond / (1.0 - falls) / rate * _even(server, stream, line.beyond, taken, most),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Requests of exponential lengths that are present, and those that wait for a place; arrays (n,)."""
+
+    present: FloatArray  # mean of those with a place
+    varies: FloatArray  # variance
+    none: FloatArray  # chance that there is none
+    at_places: FloatArray  # chance that all places are taken and nobody waits
+    beyond: FloatArray  # and that somebody waits
+
+    @classmethod
+    def of(
+        cls,
+        stream: Stream,
+        held_s: Callable[[FloatArray], FloatArray],
+        places: FloatArray,
+        taken: FloatArray,
+        peaked: FloatArray,
+        mean: FloatArray,
+        steeper: FloatArray,
+    ) -> _Line:
+        spread = np.sqrt(np.maximum(mean, 0.5) * peaked / (1.0 - steeper))
+        present, chance, weighed = _chances(stream.rate_per_s, held_s, places, peaked, mean, spread)
+        at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
+        # As many wait as make the places busy enough to serve the rate.
+        of_bursts = _peakedness(stream, mean, np.ones_like(mean))
+        beyond = at_places * np.maximum(taken + of_bursts - 1.0, 0.0) / (1.0 - taken)
+        total = np.sum(weighed, axis=0) + beyond
+        occupied = (np.sum(weighed * present, axis=0) + beyond * places) / total
+        varies = np.sum(weighed * (present - occupied) ** 2, axis=0) + beyond * (places - occupied) ** 2
+        return cls(
+            present=occupied,
+            varies=varies / total,
+            none=np.where(present[0] < 0.5, chance[0] / total, 0.0),
+            at_places=at_places / total,
+            beyond=beyond / total,
+        )
+
+
+def _even(server: Server, stream: Stream, beyond: FloatArray, taken: FloatArray, most: FloatArray) -> FloatArray:
+    """The wait for a place over that with exponential lengths: between equal and exponential ones, along a line (Page)."""
+    result, some = np.ones_like(taken), np.flatnonzero(beyond > _RARE)
+    if not len(some):
+        return result
+    places, taken, square = (
+        np.broadcast_to(x, result.shape)[some] for x in (server.places * 1.0, taken, np.asarray(stream.variation) ** 2)
+    )
+    rate = taken * most[some]
+    few = Stream(rate_per_s=rate, variation=np.sqrt(square))
+    held, mean = places / most[some], places * taken
+    peaked = _peakedness(few, mean, np.ones_like(mean))
+    line = _Line.of(few, lambda present: held + 0.0 * present, places, taken, peaked, mean, 0.0 * mean)
+    falls = np.minimum(ahead_of(few, taken), _BUSIEST)
+    exponential = line.beyond / (1.0 - falls) / rate
+    equal = _equal_lengths(places / square, taken)[0] * square / rate
+    full = round_of(server, server.places * 1.0, most)
+    prompt = stream.prompt_variation * server.pieces * full.added_s
+    answer = stream.output_variation * server.decode_passes * full.decode_s / server.places
+    spread = (most**2 * (prompt**2 + answer**2))[some]
+    mixed = np.minimum(spread, 1.0)
+    result[some] = (mixed + (1.0 - mixed) * np.where(exponential > 0, equal / np.maximum(exponential, 1e-300), 1.0)) * (
+        1.0 + np.maximum(spread - 1.0, 0.0) / 2.0
+    )
+    return result
+
+
+def _equal_lengths(
+    shape: FloatArray, taken: FloatArray, begins: FloatArray | float = 1.0
+) -> tuple[FloatArray, FloatArray]:
+    """Mean wait where all lengths are equal, in scales of the gamma distribution that the times between requests have.
+
+    Every B-th request gets the same place, and comes a gamma-distributed time of B times the shape after the one before: one server,
+    whose mean wait is ``sum over n of E[max(S_n, 0)] / n`` (F. Spitzer, A combinatorial lemma and its application to probability theory,
+    Trans. AMS 82, 1956), S_n the length of n requests less the time in which they come. The first of them takes ``begins`` of a length.
+
+    >>> round(float(_equal_lengths(np.array([1.0]), np.array([0.5]))[0][0]), 3)  # M/D/1: 0.5^2 / (2 (1 - 0.5))
+    0.25
+    """
+    last = np.maximum(40.0 / (shape * (1.0 - taken) ** 2), 2.0 * _EXACT)
+    growth = np.log(last / (_EXACT + 0.5)) / _SPACED
+    total, likely = np.zeros_like(taken), np.zeros_like(taken)
+    for number in range(_EXACT + _SPACED):
+        exact = number < _EXACT
+        n = number + 1.0 if exact else (_EXACT + 0.5) * np.exp((number - _EXACT + 0.5) * growth)
+        share, short = _gamma_below(n * shape, shape * taken * (n - 1.0 + begins))
+        weight = 1.0 / n if exact else growth
+        total, likely = total + short * weight, likely + share * weight
+    return total, -np.expm1(-likely)
+
+
+def _gamma_below(shape: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Share F of a gamma distribution of scale 1 below a value, and E[max(value - it, 0)]: terms of its series, the rest by its cube root.
+
+    >>> share, short = _gamma_below(np.array([1.0]), np.array([0.5]))  # exponential: 1 - exp(-x), x - 1 + exp(-x)
+    >>> share.round(4).tolist(), short.round(4).tolist()
+    ([0.3935], [0.1065])
+    """
+    y = np.maximum(value, 1e-300)
+    first = np.exp(shape * np.log(y) - y - _log_gamma(shape + 1.0))
+    term, tail = first, np.zeros_like(y)
+    for k in range(1, _TERMS):
+        term = term * y / (shape + k)
+        tail = tail + term
+    more = shape + _TERMS
+    tail = tail + normal_share((np.cbrt(y / more) - 1.0 + 1.0 / (9.0 * more)) * 3.0 * np.sqrt(more))
+    return first + tail, np.maximum(y * first - (shape - y) * tail, 0.0)
+
+
+def _shorter(stream: Stream, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Share of the times between requests below some time, and by how much they are, on average, in seconds."""
+    square = np.maximum(np.asarray(stream.variation) ** 2, 1e-2)
+    y = np.minimum(np.nan_to_num(seconds, nan=1e12), 1e12) * stream.rate_per_s / square
+    if np.all(square == 1.0):
+        share, short = -np.expm1(-y), y + np.expm1(-y)
+    else:
+        share, short = _gamma_below(1.0 / square + 0.0 * y, y)
+    return share, short * square / stream.rate_per_s
+
+
+def _log_gamma(x: FloatArray) -> FloatArray:
+    """Logarithm of the gamma function (Stirling, three further on).
+
+    >>> _log_gamma(np.array([0.5, 5.0])).round(5).tolist()  # log pi / 2, log 24
+    [0.57236, 3.17805]
+    """
+    z = x + 3.0
+    return np.asarray(
+        (z - 0.5) * np.log(z)
+        - z
+        + 0.5 * math.log(2.0 * math.pi)
+        + 1.0 / (12.0 * z)
+        - 1.0 / (360.0 * z**3)
+        - np.log(x * (x + 1.0) * (x + 2.0))
     )
 
 
 def _chances(
-    rate: FloatArray, by_present: _Held, places: FloatArray, peaked: FloatArray, mean: FloatArray, spread: FloatArray
+    rate: FloatArray,
+    held_s: Callable[[FloatArray], FloatArray],
+    places: FloatArray,
+    peaked: FloatArray,
+    mean: FloatArray,
+    spread: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Numbers that may be present, from the fewest that are likely to the most, (K, n), their chances, and these with their neighbours'."""
     first = np.floor(np.maximum(mean - 6.0 * spread, 0.0))
     last = np.minimum(np.ceil(mean + 8.0 * spread + 4.0), places)
     growth = np.maximum(last - first - _POINTS, 0.0) / (0.5 * _POINTS * (_POINTS - 1))
-    here, log_p, before, last_middle = first, np.zeros_like(mean), by_present.at(first), first
+    here, log_p, before, last_middle = first, np.zeros_like(mean), held_s(first), first
     at, logs, steps = [first], [log_p], [np.ones_like(mean)]
     for number in range(_POINTS):
         step = 1.0 + number * growth
         middle = here + 0.5 * (step + 1.0)
-        held = by_present.at(middle)
+        held = held_s(middle)
         fewer = held - (held - before) / np.maximum(middle - last_middle, 1.0)
         before, last_middle = held, middle
         ratio = (rate / peaked + (1.0 - 1.0 / peaked) * (middle - 1.0) / fewer) * held / middle
@@ -739,25 +892,27 @@ def _percentiles(
     server: Server,
     stream: Stream,
     now: Round,
+    found: _Meets,
     own: FloatArray,
     crowd: _Crowd,
-    queue_s: FloatArray,
+    line_s: FloatArray,
+    waiting: FloatArray,
     token_s: FloatArray,
     names: Collection[str],
 ) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
     """Some percentiles of the three times, by their names in `costmodel.serving.plan.ServingCosts`, and how they are distributed."""
     rate, square, tokens = stream.rate_per_s, np.asarray(stream.variation) ** 2, server.later_tokens
     meets = np.clip(1.0 - crowd.none, 1e-6, 1.0)
+
     # The pass under way: uniform in one as arrivals see it; then prompts before one's own, and with it.
-    seen = _seen_s(server, stream, now)
-    half = 0.5 * seen * (1.0 - now.idle)
-    before = np.maximum(queue_s / meets - half, 0.0)
-    busy = np.minimum(rate * server.pieces * now.most_s / server.most, 1.0)
-    waits = gamma(half, math.sqrt(1.0 / 3.0)) + Moments(
-        mean=before,
-        variance=before**2 + before * server.pieces * now.most_s * 2.0 / 3.0,
-        third=2.0 * before**3 + 4.0 * before**2 * server.pieces * now.most_s * (1.0 - busy),
-    )
+    def power(n: int) -> FloatArray:
+        return np.asarray(
+            (found.plain * now.decode_s**n + found.reading * found.reading_s**n) / (n + 1.0) / meets * (1.0 - now.idle)
+        )
+
+    share = np.clip(waiting / meets, 1e-9, 1.0)
+    each = line_s / meets / share
+    waits = mixed(np.ones_like(meets), power(1), power(2), power(3)) + mixed(share, each, 2.0 * each**2, 6.0 * each**3)
     others = server.pieces**2 * now.added_s**2 * (own - 1.0)
     beside = Moments(
         mean=server.pieces * now.added_s * (own - 1.0) / meets,
@@ -796,54 +951,20 @@ def _percentiles(
     return columns(first.quantile, token, request, names), (first, token, request)
 
 
-def _even_s(stream: Stream, places: FloatArray, taken: FloatArray) -> FloatArray:
-    """The wait for a place over that with exponential lengths (Cosmetatos for equal lengths, Allen and Cunneen for others)."""
-    lengths, square = min(stream.output_variation**2, 1.0), np.asarray(stream.variation) ** 2
-    crowd = (1.0 - taken) * (places - 1.0) * (np.sqrt(4.0 + 5.0 * places) - 2.0) / (16.0 * taken * places)
-    equal = 0.5 * (1.0 + np.minimum(crowd, 1.0))
-    mixed = lengths + (1.0 - lengths) * equal
-    spread = stream.output_variation**2
-    return np.asarray(
-        mixed * (1.0 + max(spread - 1.0, 0.0) / 2.0) * 2.0 * (square + spread) / ((1.0 + square) * (1.0 + spread))
-    )
-
-
-def _queue_s(server: Server, stream: Stream, now: Round, none: FloatArray) -> FloatArray:
-    """Mean time from arrival to the begin of the first pass where places are free."""
+def _queue_s(server: Server, stream: Stream, now: Round, meets: _Meets) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean rest of the pass under way, mean wait for the prompts before one's own, and the share of requests that wait for these."""
     rate, most, pieces = stream.rate_per_s, server.most, server.pieces
-    square = np.asarray(stream.variation) ** 2
-    lengths = stream.prompt_variation**2
+    square = np.maximum(np.asarray(stream.variation) ** 2, 1e-2)
     service = pieces * now.most_s
-    busy = np.minimum(rate * service / most, _BUSIEST)
+    busy = np.clip(rate * service / most, 1e-9, _BUSIEST)
     ahead = np.minimum(ahead_of(stream, busy), _BUSIEST)
-    bursts = (square + lengths) / (1.0 + square)
-    meets = (1.0 - none) * (1.0 - now.idle)
-    single = meets * 0.5 * now.decode_s + bursts * ahead * service / (1.0 - ahead)
-    seen = _seen_s(server, stream, now)
-    filled = np.clip(rate * np.minimum(seen, now.most_s) / most, 1e-9, _BUSIEST)
-    in_slots = _left_over(most * filled, most, square) / (most * filled) * now.most_s
-    power = exponent_of_servers(most)
-    in_pieces = bursts * ahead**power * service / (most * (1.0 - ahead))
-    # Bursts that are larger than a pass: others come in geometric numbers while one's prompt is read.
-    others = others_within(stream, service)
-    full = (others / (1.0 + others)) ** most
-    clumps = full / np.maximum(1.0 - full, 1e-3) * service * np.maximum(1.0 - 1.0 / np.maximum(square, 1e-3), 0.0)
-    several = 0.5 * meets * seen + np.where(pieces == 1, in_slots, in_pieces) + clumps
-    return np.asarray(np.where(most == 1, single, several))
-
-
-def _left_over(coming: FloatArray, most: IntArray, square: FloatArray) -> FloatArray:
-    """Prompts that a pass leaves to the next one, where so many come per pass and it reads ``most``.
-
-    The mean maximum of a normal random walk: ``1 / (2 b) - 0.5826 + b / 4 - 0.0415 b^2`` standard deviations, b of them away (J. T. Chang
-    and Y. Peres, Ladder heights, Gaussian random walks and the Riemann zeta function, Annals of Probability 25, 1997); beyond b = 2 hardly
-    more than of its first step.
-
-    >>> _left_over(np.array([1.6]), np.array([2]), np.array([1.0])).round(2).tolist()
-    [1.36]
-    """
-    deviation = np.sqrt(np.maximum(coming * square, 1e-12))
-    away = np.maximum((most - coming) / deviation, 1e-9)
-    near = 0.5 / away - 0.5826 + 0.25 * away - 0.0415 * away**2
-    far = np.exp(-0.5 * np.minimum(away, 30.0) ** 2) / (math.sqrt(2.0 * math.pi) * (away**2 + 2.0))
-    return np.asarray(deviation * np.where(away < 2.0, np.maximum(near, 0.0), far))
+    found = meets.plain + meets.reading
+    residual = 0.5 * np.where(most == 1, found * now.decode_s, meets.seen_s) * (1.0 - now.idle)
+    spread = (stream.prompt_variation * now.added_s * pieces * most / service) ** 2
+    line, waits = np.zeros_like(rate), np.zeros_like(rate)
+    for share, first in ((1.0 - meets.reading, now.decode_s), (meets.reading, meets.reading_s)):
+        begins = np.where(most == 1, 1.0, np.minimum((first + (pieces - 1.0) * meets.reading_s) / service, 1.0))
+        longer, some = _equal_lengths(most / square, busy, begins)
+        line, waits = line + share * longer, waits + share * some
+    fits = 1.0 - ahead ** np.maximum(server.places - most, 0)
+    return np.asarray(residual), np.asarray(line * square / rate * (1.0 + spread / square) * fits), waits
