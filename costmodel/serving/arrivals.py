@@ -15,26 +15,34 @@ infinite server (A. E. Eckberg, Generalized peakedness of teletraffic processes,
 approximate evaluation of congestion functions for smooth and peaky traffics, IEEE Trans. Comm. 29, 1981)
 
     p(n) = p(n - 1) (l / z + (1 - 1 / z) (n - 1) / S(n - 1)) S(n) / n
-    z = 1 + k (c / (1 - r)^2 - 1)      many in flight;  k = E[min of two lengths] / E[length],  r = share of time that prompts take
+    z = 1 + k (c - 1) / (1 - r)^2 + (1 / (1 - r)^2 - 1) / 2     many in flight;  k = E[min of two lengths] / E[length],  r = share of
+                                                             time that prompts take
 
-Those beyond B wait for a place. They are as many as keep the places busy enough to serve the rate; with w = l S(B) / B
+Those beyond B wait for a place. With exponential lengths as many wait as keep the places busy enough to serve the rate; with w = l / (the
+most that the server bears), P(wait) = p(B) (w + z - 1) / (1 - w), each as in GI/M/B. With equal lengths S every B-th request gets the same
+place, which is one server whose mean wait is exact (F. Spitzer, A combinatorial lemma and its application to probability theory, Trans.
+AMS 82, 1956):
 
-    P(wait) = p(B) (w + z - 1) / (1 - w),     each waits as in a queue of B servers
+    wait = sum over n >= 1 of E[max(n S - A(n B), 0)] / n        A(n): the time in which n requests come
 
-(GI/M/B, with the factor of Allen and Cunneen and, for equal lengths, that of G. P. Cosmetatos, Some approximate equilibrium results for
-the multi-server queue M/G/r, Operational Research Quarterly 27, 1976).
+Lengths of variation v wait for ``v^2`` of the first and ``1 - v^2`` of the second (E. Page, Tables of waiting times for M/M/n, M/D/n and
+D/M/n and their use to give approximate waiting times in more general queues, J. Opl Res. Soc. 33, 1982), v that of a request's share of
+the server's time: of prompts, which all places wait for, and of answers. Both are taken for one S, and their ratio to what the chain p(n)
+says for that S multiplies the wait that it says for S(n).
 
-*What the prompt waits for.* The pass under way takes E[t^2] / (2 E[t]) more, and then come prompts that arrived before. One prompt per
-pass of t seconds beside or instead of decoding passes of d seconds is a server that takes a holiday of d when no prompt waits (S. W.
-Fuhrmann and R. B. Cooper, Stochastic decompositions in the M/G/1 queue with generalized vacations, Operations Research 33, 1985):
+*What the prompt waits for.* First the pass under way, half of the one that a request finds. It finds nothing with chance p(0) / z (those
+who come while n = 0 are those who leave while n = 1), else a pass with prompts of t seconds or one without of d: the first if the request
+before it found such a pass, too, and that is not over, or its prompt is being read. With F the distribution of the times a between
+requests, and the rest of a pass uniform,
 
-    wait = d / 2 + w s / (2 (1 - w))         s = m t, the passes of a prompt;  w = l s
+    P(t | t) = E[F(rest of t + m t)]     P(t | d) = E[F(rest of d + m t) - F(rest of d)]     P(t | none) = F(m t)
 
-P prompts per pass: `w^(sqrt(2 (P + 1)) - 1) s / (2 P (1 - w))` beyond the pass under way, w = l s / P (H. Sakasegawa, An approximation
-formula L_q = alpha rho^beta / (1 - rho), Ann. Inst. Stat. Math. 29, 1977). Of arrivals that are not Poisson, w in 1 - w is the root of
-``w = E[exp(-(1 - w) a / s)]``, a the time between arrivals (GI/M/1), and the wait is (c + v) / (c + 1) times that of such a queue, v the
-squared variation of the lengths of prompts (Allen and Cunneen). The tests compare all of it with a simulation of events that shares no
-code with it.
+Prompts that share a pass with one's own came before and after it in the pass that it found, 2 E[others within half of it], P at most.
+Then come prompts that arrived before: a queue of equal lengths m t for P servers, by Spitzer's sum; its first length is that of the pass
+found, which is shorter than that of a full one. For P = 1 and Poisson arrivals that is the server that takes a holiday of d when no prompt
+waits (S. W. Fuhrmann and R. B. Cooper, Stochastic decompositions in the M/G/1 queue with generalized vacations, Operations Research 33,
+1985): wait = d / 2 + w s / (2 (1 - w)), s = m t, w = l s. The tests compare all of it with a simulation of events that shares no code
+with it.
 """
 
 from __future__ import annotations
@@ -67,7 +75,7 @@ _TURNS = 4  # of an equation solved by inserting its result
 _NODES = 12  # numbers of requests in flight for which times are worked out
 _KEPT = 0.84  # of a deviation that lasts as long as a request: (2/3)^(1/2) of equal lengths, 0.74^(1/2) of random ones
 _RARE = 1e-6  # a share of requests that wait which is as good as none
-_EXACT, _SPACED, _TERMS = 6, 14, 7  # terms of a sum over all numbers, and those of a series
+_EXACT, _SPACED, _TERMS = 5, 10, 6  # terms of a sum over all numbers, and those of a series
 _POINTS = 40  # at which the distribution of requests in flight is known
 
 
@@ -410,25 +418,26 @@ class _Meets:
     seen_s: FloatArray  # the pass under way, whole; 0 where there is none
 
 
-def _meets(server: Server, stream: Stream, found: Round, none: FloatArray | float = 0.0) -> _Meets:
+def _meets(server: Server, stream: Stream, found: Round, none: FloatArray | float = 0.0, turns: int = _TURNS) -> _Meets:
     """What requests find, of which a share finds nothing under way.
 
     One request finds passes with prompts if the one before it came in such a pass, too, and this is still under way, or its prompt is
     being read: after what was left of the pass that it found, a share of it like any other, for ``pieces`` passes.
     """
-    pieces, decode = server.pieces * 1.0, np.maximum(found.decode_s, 1e-9 * found.one_s)
+    pieces, decode = server.pieces * 1.0, np.maximum(found.decode_s, 1e-9 * found.one_s + 1e-30)
     room = np.maximum(server.most - 1.0, 1e-9)
     fewer = np.zeros_like(decode)
     _, short = _shorter(stream, decode)
-    for _ in range(_TURNS):
+    for _ in range(turns):
         # Longer passes are found more often than others.
         batch = np.maximum(fewer, 1e-9) / -np.expm1(-np.maximum(fewer, 1e-9))
         base = found.one_s - found.added_s
-        one = base + found.added_s * batch * (found.one_s + found.added_s * fewer) / (base + found.added_s * batch)
+        usual = np.maximum(base + found.added_s * batch, 1e-30)
+        one = base + found.added_s * batch * (found.one_s + found.added_s * fewer) / usual
         begins, while_read = _shorter(stream, pieces * one)
         _, after = _shorter(stream, (pieces + 1.0) * one)
         _, later = _shorter(stream, decode + pieces * one)
-        again = np.clip((after - while_read) / one, 0.0, 1.0 - 1e-9)
+        again = np.clip((after - while_read) / np.maximum(one, 1e-30), 0.0, 1.0 - 1e-9)
         first = np.clip((later - while_read - short) / decode, 0.0, 1.0)
         reading = np.minimum((none * begins + (1.0 - none) * first) / (1.0 - again + first), 1.0 - none)
         plain = 1.0 - none - reading
@@ -465,7 +474,7 @@ def _held_s(
     # Where a place gets its next request as it becomes free, one meets the prompts of the other places.
     met_s = stream.rate_per_s * ((present - 1.0) / present if is_full else 1.0)
     found = round_of(server, np.maximum(1.0 + share * (present - 1.0), 0.0), met_s, is_full=is_full)
-    meets = _meets(server, stream, found)
+    meets = _meets(server, stream, found, turns=3)
     own_s, seen = meets.own_s, meets.seen_s
     prompt_s = server.pieces * own_s + np.maximum(found.after_s, 0.0)
     decoding = server.decode_passes * found.token_s if server.later_tokens else np.zeros(len(present))
@@ -571,7 +580,20 @@ def _peakedness(stream: Stream, present: FloatArray, stretch: FloatArray) -> Flo
     b = np.maximum(present, 1e-9)
     exponential = 1.0 / -np.expm1(-np.log1p(square / b) / square) - b
     amp = stretch**2
-    return np.asarray(np.maximum(1.0 + (exponential - 1.0) * amp + 0.5 * (amp - 1.0), 0.05))
+    kept = 1.0 - _gini(stream.output_variation)
+    return np.asarray(np.maximum(1.0 + 2.0 * kept * (exponential - 1.0) * amp + 0.5 * (amp - 1.0), 0.05))
+
+
+def _gini(variation: float) -> float:
+    """Mean difference of two lengths over twice their mean: ``Gamma(k + 1/2) / (sqrt(pi) Gamma(k + 1))``, k = 1 / variation^2 (gamma).
+
+    >>> _gini(0.0), round(_gini(1.0), 6)
+    (0.0, 0.5)
+    """
+    if variation < 1e-3:
+        return variation / math.sqrt(math.pi)
+    shape = variation**-2
+    return math.exp(math.lgamma(shape + 0.5) - math.lgamma(shape + 1.0)) / math.sqrt(math.pi)
 
 
 def ahead_of(stream: Stream, busy: FloatArray) -> FloatArray:
@@ -747,7 +769,7 @@ class _Line:
         at_places = np.sum(np.where(np.abs(present - places) < 1e-3, chance, 0.0), axis=0)
         # As many wait as make the places busy enough to serve the rate.
         of_bursts = _peakedness(stream, mean, np.ones_like(mean))
-        beyond = at_places * np.maximum(taken + of_bursts - 1.0, 0.0) / (1.0 - taken)
+        beyond = at_places * np.maximum(taken + of_bursts - 1.0, taken * of_bursts) / (1.0 - taken)
         total = np.sum(weighed, axis=0) + beyond
         occupied = (np.sum(weighed * present, axis=0) + beyond * places) / total
         varies = np.sum(weighed * (present - occupied) ** 2, axis=0) + beyond * (places - occupied) ** 2
@@ -761,7 +783,7 @@ class _Line:
 
 
 def _even(server: Server, stream: Stream, beyond: FloatArray, taken: FloatArray, most: FloatArray) -> FloatArray:
-    """The wait for a place over that with exponential lengths: between equal and exponential ones, along a line (Page)."""
+    """The wait for a place over what the chain says, both for lengths that do not depend on how many are present."""
     result, some = np.ones_like(taken), np.flatnonzero(beyond > _RARE)
     if not len(some):
         return result
@@ -769,21 +791,25 @@ def _even(server: Server, stream: Stream, beyond: FloatArray, taken: FloatArray,
         np.broadcast_to(x, result.shape)[some] for x in (server.places * 1.0, taken, np.asarray(stream.variation) ** 2)
     )
     rate = taken * most[some]
-    few = Stream(rate_per_s=rate, variation=np.sqrt(square))
     held, mean = places / most[some], places * taken
-    peaked = _peakedness(few, mean, np.ones_like(mean))
-    line = _Line.of(few, lambda present: held + 0.0 * present, places, taken, peaked, mean, 0.0 * mean)
+    few = Stream(rate_per_s=rate, variation=np.sqrt(square), output_variation=stream.output_variation)
     falls = np.minimum(ahead_of(few, taken), _BUSIEST)
-    exponential = line.beyond / (1.0 - falls) / rate
+
+    def alike_s(stream: Stream) -> FloatArray:
+        """The wait in the same model where lengths do not depend on how many are present."""
+        peaked = _peakedness(stream, mean, np.ones_like(mean))
+        line = _Line.of(stream, lambda present: held + 0.0 * present, places, taken, peaked, mean, 0.0 * mean)
+        return line.beyond / (1.0 - falls) / rate
+
+    exponential, base = alike_s(replace(few, output_variation=1.0)), alike_s(few)
     equal = _equal_lengths(places / square, taken)[0] * square / rate
-    full = round_of(server, server.places * 1.0, most)
+    full = round_of(server, server.places.astype(np.float64), most)
     prompt = stream.prompt_variation * server.pieces * full.added_s
     answer = stream.output_variation * server.decode_passes * full.decode_s / server.places
     spread = (most**2 * (prompt**2 + answer**2))[some]
     mixed = np.minimum(spread, 1.0)
-    result[some] = (mixed + (1.0 - mixed) * np.where(exponential > 0, equal / np.maximum(exponential, 1e-300), 1.0)) * (
-        1.0 + np.maximum(spread - 1.0, 0.0) / 2.0
-    )
+    mean_s = (mixed * exponential + (1.0 - mixed) * equal) * (1.0 + np.maximum(spread - 1.0, 0.0) / 2.0)
+    result[some] = np.where(base > 0, mean_s / np.maximum(base, 1e-300), 1.0)
     return result
 
 
@@ -832,12 +858,13 @@ def _gamma_below(shape: FloatArray, value: FloatArray) -> tuple[FloatArray, Floa
 def _shorter(stream: Stream, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Share of the times between requests below some time, and by how much they are, on average, in seconds."""
     square = np.maximum(np.asarray(stream.variation) ** 2, 1e-2)
-    y = np.minimum(np.nan_to_num(seconds, nan=1e12), 1e12) * stream.rate_per_s / square
+    rate = np.maximum(stream.rate_per_s, 1e-30)
+    y = np.minimum(np.nan_to_num(seconds, nan=1e12), 1e12) * rate / square
     if np.all(square == 1.0):
         share, short = -np.expm1(-y), y + np.expm1(-y)
     else:
         share, short = _gamma_below(1.0 / square + 0.0 * y, y)
-    return share, short * square / stream.rate_per_s
+    return share, short * square / rate
 
 
 def _log_gamma(x: FloatArray) -> FloatArray:
@@ -955,16 +982,14 @@ def _queue_s(server: Server, stream: Stream, now: Round, meets: _Meets) -> tuple
     """Mean rest of the pass under way, mean wait for the prompts before one's own, and the share of requests that wait for these."""
     rate, most, pieces = stream.rate_per_s, server.most, server.pieces
     square = np.maximum(np.asarray(stream.variation) ** 2, 1e-2)
-    service = pieces * now.most_s
+    service = np.maximum(pieces * now.most_s, 1e-30)
     busy = np.clip(rate * service / most, 1e-9, _BUSIEST)
     ahead = np.minimum(ahead_of(stream, busy), _BUSIEST)
     found = meets.plain + meets.reading
     residual = 0.5 * np.where(most == 1, found * now.decode_s, meets.seen_s) * (1.0 - now.idle)
     spread = (stream.prompt_variation * now.added_s * pieces * most / service) ** 2
-    line, waits = np.zeros_like(rate), np.zeros_like(rate)
-    for share, first in ((1.0 - meets.reading, now.decode_s), (meets.reading, meets.reading_s)):
-        begins = np.where(most == 1, 1.0, np.minimum((first + (pieces - 1.0) * meets.reading_s) / service, 1.0))
-        longer, some = _equal_lengths(most / square, busy, begins)
-        line, waits = line + share * longer, waits + share * some
+    first = meets.reading * meets.reading_s + (1.0 - meets.reading) * now.decode_s
+    begins = np.where(most == 1, 1.0, np.minimum((first + (pieces - 1.0) * meets.reading_s) / service, 1.0))
+    line, waits = _equal_lengths(most / square, busy, begins)
     fits = 1.0 - ahead ** np.maximum(server.places - most, 0)
     return np.asarray(residual), np.asarray(line * square / rate * (1.0 + spread / square) * fits), waits

@@ -172,17 +172,20 @@ def answer(load: Load) -> tuple[float, float, OpenLoop]:
     return first, first + load.passes * float(found.token_s[0]), found
 
 
-# What is known to be further off: prompts of two passes, two of which share a pass, wait 11 % less than predicted.
-KNOWN = {60: 0.13}
+def confidence(values: list[float], batches: int = 20) -> float:
+    """Half of the 95 % interval of a mean over it, by means of batches, since requests near each other wait for the same ones."""
+    size = len(values) // batches
+    means = [statistics.fmean(values[k * size : (k + 1) * size]) for k in range(batches)]
+    return 2.09 * statistics.stdev(means) / batches**0.5 / statistics.fmean(means)
 
 
 @mostly("fuzz", "number", range(100), quick=8)
 def test_times_with_room(number: int) -> None:
-    """Poisson arrivals and more places than are ever taken: within 10 % in 99 of 100."""
+    """Poisson arrivals and more places than are ever taken."""
     load = replace(drawn(number), variation=1.0, places=2000)
     measured = simulate(load, 12000, number)
     first, request, found = answer(load)
-    assert first == pytest.approx(statistics.fmean(measured.first), rel=KNOWN.get(number, 0.1)), load
+    assert first == pytest.approx(statistics.fmean(measured.first), rel=0.1), load
     assert request == pytest.approx(statistics.fmean(measured.request), rel=0.1), load
     assert float(found.occupied[0]) == pytest.approx(measured.occupied, rel=0.1), load
 
@@ -243,15 +246,55 @@ def test_percentiles_with_room(group: int) -> None:
         assert statistics.median(row[name] for row in found) < (0.2 if "p99" in name else 0.1), name
 
 
+def missed(number: int, most: int = 160_000) -> set[str]:
+    """Which means are not within 10 %; as many requests are simulated as it takes to know, at most that many."""
+    load, requests = drawn(number), 10_000
+    first, request, _ = answer(load)
+    while True:
+        measured = simulate(load, requests, number)
+        away, unsure = {}, False
+        for name, said, values in (("ttft", first, measured.first), ("request", request, measured.request)):
+            error, interval = abs(said / statistics.fmean(values) - 1.0), confidence(values)
+            away[name] = error >= 0.1
+            unsure |= interval > 0.05 or abs(error - 0.1) < interval
+        if not unsure or requests >= most:
+            return {name for name in away if away[name]}
+        requests *= 4
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("group", range(10))
 def test_loads_of_every_kind(group: int) -> None:
-    """Bursts, and few places: of 20 random loads below 90 % of the most, most means are within 10 %, and percentiles in the median."""
+    """Bursts, and few places: of 20 random loads below 90 % of the most, means of at most three are not within 10 %."""
+    found = [missed(number) for number in range(20 * group, 20 * group + 20)]
+    assert sum("ttft" in names for names in found) <= 3, found
+    assert sum("request" in names for names in found) <= 1, found
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("group", range(5))
+def test_percentiles_of_every_kind(group: int) -> None:
+    """Percentiles are within 10 % in the median, a 99th one within 20 %."""
     found = [errors(drawn(number), number) for number in range(20 * group, 20 * group + 20)]
-    assert kept(found, "request") >= 0.8
-    assert kept(found, "ttft") >= 0.6
     for name in PERCENTILES:
         assert statistics.median(row[name] for row in found) < (0.2 if "p99" in name else 0.1), name
+
+
+@pytest.mark.parametrize("variation", [1.0, 2.0])
+@pytest.mark.parametrize("places", [1, 3])
+def test_equal_lengths_wait_for_a_place(places: int, variation: float) -> None:
+    """Requests of one length, no prompts to speak of, passes that last equally long: Lindley's recursion over the places."""
+    load = Load(
+        places=places, most=1, pieces=1, passes=400, fixed_s=0.01, each_s=0.0, start_s=1e-7, prompt_s=1e-7, beside=False,
+        variation=variation, rate_per_s=0.6 * places / 4.0,
+    )  # fmt: skip
+    draw, free, clock, waits = random.Random(places), [0.0] * places, 0.0, []
+    for _ in range(40_000):
+        clock += _gamma(draw, 1 / load.rate_per_s, load.variation)
+        begin = max(clock, free.pop(0))
+        free.append(begin + 4.0)  # equal lengths end in order
+        waits.append(begin - clock)
+    assert float(answer(load)[2].place_s[0]) == pytest.approx(statistics.fmean(waits), rel=0.05)
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------------
