@@ -788,7 +788,8 @@ def _even(server: Server, stream: Stream, beyond: FloatArray, taken: FloatArray,
     if not len(some):
         return result
     places, taken, square = (
-        np.broadcast_to(x, result.shape)[some] for x in (server.places * 1.0, taken, np.asarray(stream.variation) ** 2)
+        np.broadcast_to(x, result.shape)[some]
+        for x in (server.places * 1.0, taken, np.maximum(np.asarray(stream.variation) ** 2, 1e-2))
     )
     rate = taken * most[some]
     held, mean = places / most[some], places * taken
