@@ -437,7 +437,7 @@ def _meets(server: Server, stream: Stream, found: Round, none: FloatArray | floa
         begins, while_read = _shorter(stream, pieces * one)
         _, after = _shorter(stream, (pieces + 1.0) * one)
         _, later = _shorter(stream, decode + pieces * one)
-        again = np.clip((after - while_read) / np.maximum(one, 1e-30), 0.0, 1.0 - 1e-9)
+        again = np.clip((after - while_read) / np.maximum(one, 1e-30), 0.0, _BUSIEST)
         first = np.clip((later - while_read - short) / decode, 0.0, 1.0)
         reading = np.minimum((none * begins + (1.0 - none) * first) / (1.0 - again + first), 1.0 - none)
         plain = 1.0 - none - reading
