@@ -586,7 +586,7 @@ class Best:
                     found.append(n)
             return found
 
-        step, left = 1, entering(range(len(starts)))
+        step, left = 4, entering(range(len(starts)))
         while left:
             tried = [np.arange(starts[n], min(starts[n] + step, ends[n])) for n in left]
             likely = np.split(
