@@ -168,6 +168,7 @@ def test_splits_per_layer(said: Callable[..., tuple[str, str]]) -> None:
 
 def test_serving(said: Callable[..., tuple[str, str]]) -> None:
     question = ("llama3-8b", "--mode", "inference", "--gpus", "4", "--prompt", "512", "--output-tokens", "64")
+    question += ("--disaggregate", "no")
     found = asked(said, *question, "--tp", "4", "--max-batch", "8")
     adds_up(found)
     assert found["objective"] == "throughput"
