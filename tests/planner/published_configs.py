@@ -275,7 +275,7 @@ ESSENTIAL: dict[str, dict[str, int]] = {
     },
     **{
         name: {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128}
-        for name in ("deepseek_v3", "kimi_k2")
+        for name in ("deepseek_v3", "deepseek_v32", "kimi_k2")
     },
     "ministral3": {"hidden_size": 4096, "num_hidden_layers": 34, "num_attention_heads": 32},
     "gpt_oss": {"hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64},

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from planner.api import options as declared
+from planner.api import keywords
+from planner.api import options as shared
 from planner.api.readers import words_from
 from planner.cli import make_app, run
 from planner.core.errors import ExitCode
@@ -100,9 +101,10 @@ _TRANSFORMER = {
 def _commands() -> dict[str, list[tuple[str, int, tuple[str, ...]]]]:
     """Options of every command: flag, how many words it takes, and words that it may take."""
     known = {}
-    for table in declared.__all__:
-        if table.endswith("Options"):
-            for option in declared.options_of(getattr(declared, table)).values():
+    tables = {name: table for module in (shared, keywords) for name, table in vars(module).items()}
+    for name, table in tables.items():
+        if name.endswith("Options"):
+            for option in keywords.options_of(table).values():
                 words = words_from(option.words) if option.words else ()
                 known |= dict.fromkeys(option.flags.replace("/", " ").split(), words)
     found = {}

@@ -23,6 +23,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"deep ?seek ?v3(?:\.1)? 16b", "deepseek-v2-lite", {}),
     (r"deep ?seek ?v3(?:\.1)? 236b", "deepseek-v2", {}),
     (r"deep ?seek ?moe(?: 16b\b|$)", "deepseek-moe-16b", {}),
+    (r"deep ?seek ?v3\.2(?: exp)?\b(?!\.)", "deepseek-v3.2", {}),
     (r"deep ?seek ?(?:v3|r1)(?:\.1)?\b(?!\.)|deep ?seek 671b", "deepseek-v3", {}),
     (r"deep ?seek (?:llm )?(7|67)b", "deepseek-llm-{}b", {}),
     (r"kimi ?k2\b(?!\.)", "kimi-k2", {}),

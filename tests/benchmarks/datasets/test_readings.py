@@ -389,8 +389,8 @@ ROWS = {
     "deepbench_gemm": (640, 640, 640),
     "hf_ultrascale_nanotron": (1643, 1643, 1622),  # 20 are suspect
     "deepbench_rnn": (212, 212, 212),
-    "llm_foundry": (139, 139, 139),
     "misc_transformers": (54, 54, 54),
+    "llm_foundry": (139, 139, 139),
     "nemo_megatron_bridge": (92, 92, 92),
     "nvidia_dle_resnet_bert": (88, 88, 88),
     "pipedream_layers": (608, 527, 525),  # 38 views, 43 without a time

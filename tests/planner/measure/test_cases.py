@@ -46,7 +46,8 @@ def test_every_case_is_predicted(large: bool, quick: bool, new_file: Any) -> Non
     precisions = ("fp32", "tf32", "bf16", "fp16") if large else ("fp32", "bf16")
     cases = kernel_cases(large=large, quick=quick, precisions=precisions)
     cases += collective_cases(ranks=16, nodes=2, large=large, quick=quick)
-    assert {case.kernel for case in cases} == set(KINDS) == set(KERNELS)
+    # Experts of an engine are in published tables alone.
+    assert {case.kernel for case in cases} == set(KINDS) == set(KERNELS) - {"moe"}
     assert {case.text("op") for case in cases if case.kernel == "elementwise"} <= set(ELEMENTWISE)
     # A time that no check of units finds strange: ten times what the FLOPs and bytes take at the peaks.
     rows = []

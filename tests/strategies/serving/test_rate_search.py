@@ -74,7 +74,7 @@ def test_the_best_plan_at_a_rate_is_that_of_brute_force(seed: int) -> None:
     assert sum(outcome.searched.values()) == outcome.space_size
 
 
-@mostly("exact", "seed", range(40), quick=4)
+@mostly("exact", "seed", range(40), quick=3)
 def test_plans_that_are_not_looked_at_are_no_better(seed: int) -> None:
     """The few plans that are shown are the first of all plans; none has fewer replicas than bear its load."""
     model, settings, every = rate_case(seed)

@@ -44,7 +44,8 @@ TRANSFORMERS = {
     "BERT Large": "bert-large", "bert_base": "bert-base", "BERT-Large pretrain (LAMB)": "bert-large",
     "FacebookAI/roberta-base": "roberta-base", "RoBERTa Large": "roberta-large", "t5-11b": "t5-11b", "T5-3B": "t5-3b",
     "t5_base": "t5-base", "google-t5/t5-small": "t5-small", "deepseek-ai/DeepSeek-V3": "deepseek-v3",
-    "DeepSeekV3 (dropless)": "deepseek-v3", "DeepSeek-R1": "deepseek-v3", "DeepSeek-V2-Lite": "deepseek-v2-lite",
+    "DeepSeekV3 (dropless)": "deepseek-v3", "DeepSeek-R1": "deepseek-v3",
+    "DeepSeek-V3.2-Exp": "deepseek-v3.2", "DeepSeek-V2-Lite": "deepseek-v2-lite",
     "deepseek_v2": "deepseek-v2", "DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b", "moonshotai/Kimi-K2-Instruct": "kimi-k2",
     "openai/gpt-oss-20b": "gpt-oss-20b", "GPT OSS 120B": "gpt-oss-120b", "databricks/dbrx-base": "dbrx",
     "allenai/OLMo-2-1124-7B": "olmo2-7b", "Megatron-Turing NLG 530B": "megatron-530b", "MT-NLG": "megatron-530b",
@@ -80,7 +81,7 @@ NO_TRANSFORMER = (
     "adopt-13b", "bloom-13b", "BERT", "distilbert-base-uncased", "albert-base-v2", "mobilebert", "albert-large", "xlm-roberta-base",
     "flan-t5", "t5-v1.0-base", "mt5-small", "flan-ul2", "long-t5-base", "ViT-G/14", "ViT-L/14",
     "vit_small_patch32_224", "vit_base_patch16_384", "ViT-B/32 384", "swinv2-base",
-    "deepseek-v3.2", "deepseek-coder-6.7b", "DeepSeek-VL2", "Kimi-VL", "Kimi K2.5", "Megatron-LM 18.4B", "Megatron 8.3B", "Clippy", "7B",
+    "deepseek-v3.3", "deepseek-coder-6.7b", "DeepSeek-VL2", "Kimi-VL", "Kimi K2.5", "Megatron-LM 18.4B", "Megatron 8.3B", "Clippy", "7B",
     "", "transformer", "nanoGPT", "BLOOMChat 7 layers", "gpt-oss-safeguard", "Nemotron-340B",
 )  # fmt: skip
 

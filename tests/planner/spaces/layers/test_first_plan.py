@@ -18,6 +18,7 @@ from planner.spaces.base import NEARLY
 from strategies.layerwise.simplest import FAMILIES_BY_SIMPLICITY, FORGONE
 from strategies.layerwise.space import FAMILY_NAMES
 from strategies.mesh.simplest import FORGONE as FORGONE_OVER_MESH
+from strategies.serving.simplest import FORGONE as FORGONE_SERVING
 
 ASKED = Request(model="alexnet", gpus=16, cluster="dgx-h100", batch=128, memory_reserve="5%")
 
@@ -111,5 +112,5 @@ def test_your_plan_stands_beside_the_best(tmp_path: Any) -> None:
 
 
 def test_every_name_has_words_and_every_family_a_place() -> None:
-    assert {*FORGONE, *FORGONE_OVER_MESH} == set(FORGONE_WORDS)
+    assert {*FORGONE, *FORGONE_OVER_MESH, *FORGONE_SERVING} == set(FORGONE_WORDS)
     assert sorted(FAMILIES_BY_SIMPLICITY) == sorted(FAMILY_NAMES)

@@ -100,7 +100,7 @@ def test_a_fastest_plan_on_more_gpus_is_said() -> None:
 
 
 def test_every_wish_has_words() -> None:
-    assert tuple(FORGONE_WORDS)[: len(FORGONE)] == FORGONE
+    assert tuple(name for name in FORGONE_WORDS if name in FORGONE) == FORGONE
 
 
 def test_a_refined_plan_that_is_hardly_faster_is_the_fastest_only() -> None:
