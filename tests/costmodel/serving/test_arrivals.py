@@ -262,8 +262,7 @@ def missed(number: int, most: int = 160_000) -> set[str]:
         requests *= 4
 
 
-@pytest.mark.fuzz
-@pytest.mark.parametrize("group", range(10))
+@mostly("fuzz", "group", range(10), quick=0, every=1)
 def test_loads_of_every_kind(group: int) -> None:
     """Bursts, and few places: of 20 random loads below 90 % of the most, means of at most three are not within 10 %."""
     found = [missed(number) for number in range(20 * group, 20 * group + 20)]
