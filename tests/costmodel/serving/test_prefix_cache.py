@@ -236,8 +236,8 @@ def simulate(
     return first, sum(finished[kept]) / tokens
 
 
-# A load of which first tokens are known to be predicted 11 % too late (36,000 requests simulated), and 20 % over the 3,000 here: at 69 % of the
-# most, four prompts of 3,000 tokens to a pass.
+# A load of which first tokens are known to be predicted 11 % too late (36,000 requests simulated), and 20 % over the 3,000 here: at 69 % of
+# the most, four prompts of 3,000 tokens to a pass.
 MISSED = {37: 0.25}
 
 
