@@ -179,7 +179,7 @@ def confidence(values: list[float], batches: int = 20) -> float:
     return 2.09 * statistics.stdev(means) / batches**0.5 / statistics.fmean(means)
 
 
-@mostly("fuzz", "number", range(100), quick=8)
+@mostly("fuzz", "number", range(100), quick=8, every=40)
 def test_times_with_room(number: int) -> None:
     """Poisson arrivals and more places than are ever taken."""
     load = replace(drawn(number), variation=1.0, places=2000)
@@ -190,7 +190,7 @@ def test_times_with_room(number: int) -> None:
     assert float(found.occupied[0]) == pytest.approx(measured.occupied, rel=0.1), load
 
 
-@mostly("fuzz", "number", range(100), quick=6)
+@mostly("fuzz", "number", range(100), quick=6, every=40)
 def test_the_most_that_a_server_bears(number: int) -> None:
     """Three times as many requests come: so many are served. Answers of equal length would end together, and differ here."""
     load = drawn(number)
@@ -235,8 +235,7 @@ def test_percentiles_of_one_load() -> None:
     assert all(error < (0.15 if "p99" in name else 0.1) for name, error in found.items()), found
 
 
-@pytest.mark.fuzz
-@pytest.mark.parametrize("group", range(10))
+@mostly("fuzz", "group", range(10), quick=0, every=3)
 def test_percentiles_with_room(group: int) -> None:
     """Poisson arrivals and more places than are ever taken, ten loads at a time."""
     loads = [(replace(drawn(n), variation=1.0, places=2000), n) for n in range(10 * group, 10 * group + 10)]
@@ -270,8 +269,7 @@ def test_loads_of_every_kind(group: int) -> None:
     assert sum("request" in names for names in found) <= 1, found
 
 
-@pytest.mark.fuzz
-@pytest.mark.parametrize("group", range(5))
+@mostly("fuzz", "group", range(5), quick=0, every=2)
 def test_percentiles_of_every_kind(group: int) -> None:
     """Percentiles are within 10 % in the median, a 99th one within 20 %."""
     found = [errors(drawn(number), number) for number in range(20 * group, 20 * group + 20)]

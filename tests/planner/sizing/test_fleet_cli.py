@@ -125,19 +125,19 @@ def test_a_fleet_from_python_has_a_plan() -> None:
 def test_spare_replicas_count_when_the_fewest_gpus_are_chosen(said: Any) -> None:
     """Replicas of one GPU need more of them, but their spare one costs less."""
     asked = ("llama3-8b", "--rate", "24", "--max-tpot", "20ms", "--max-ttft", "300ms", "--cluster", "h100")
-    for spares in (0, 1, 3):
+    request = Request(
+        model="llama3-8b",
+        mode="inference",
+        cluster="dgx-h100",
+        gpus=16,
+        rate_per_s=24.0,
+        max_tpot=TimeLimit(0.02),
+        max_ttft=TimeLimit(0.3),
+        top=100,
+    )
+    plans = [ranked.plan for ranked in optimize(request).plans if not ranked.plan.prefill_dp]
+    for spares in (0, 3):
         fleet = _document(said, *asked, "--max-gpus", "16", "--spares", str(spares))["best"]
-        request = Request(
-            model="llama3-8b",
-            mode="inference",
-            cluster="dgx-h100",
-            gpus=16,
-            rate_per_s=24.0,
-            max_tpot=TimeLimit(0.02),
-            max_ttft=TimeLimit(0.3),
-            top=100,
-        )
-        plans = [ranked.plan for ranked in optimize(request).plans if not ranked.plan.prefill_dp]
         assert fleet["gpus"] == min(p.tp * p.pp * (p.dp + spares) for p in plans)
 
 
