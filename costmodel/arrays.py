@@ -159,6 +159,8 @@ class StructOfArrays:
     >>> points = Points(x=np.array([1.0, 2.0, 3.0]))
     >>> points.take(np.array([2, 0])).x.tolist(), Points.joined([points, points.take(slice(1))]).x.tolist()
     ([3.0, 1.0], [1.0, 2.0, 3.0, 1.0])
+    >>> points.repeated(2).x.tolist()
+    [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
     """
 
     __slots__ = ()
@@ -167,14 +169,18 @@ class StructOfArrays:
         """A selection of the rows; columns of it are contiguous in memory, as `rows_of` has them."""
         return type(self)(**{name: _selected(values, index) for name, values in self.columns().items()})
 
+    def repeated(self, times: int) -> Self:
+        """All rows so many times, one after the other."""
+        return self if times == 1 else type(self).joined([self] * times)
+
     def columns(self) -> dict[str, Any]:
         """The arrays by name."""
         return {name: getattr(self, name) for name in _names(type(self))}
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """All rows of several, one after the other."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _names(cls)})
+        """All rows of several, one after the other; structs among the fields are joined, too."""
+        return cls(**{name: _joined([getattr(part, name) for part in parts]) for name in _names(cls)})
 
 
 class DeclaredColumns(StructOfArrays, Generic[_T]):
@@ -265,6 +271,13 @@ def _selected(values: Any, index: NDArray[Any] | slice | Sequence[int]) -> Any:
         return values
     is_plain = values.ndim == 1 or not isinstance(index, np.ndarray) or index.dtype == np.bool_
     return values[index] if is_plain else rows_of(values, np.asarray(index))
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, StructOfArrays):
+        return type(first).joined(values)
+    return np.concatenate(values) if isinstance(first, np.ndarray) else first
 
 
 def largest_of(numbers: ArrayLike) -> FloatArray:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, combined
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.modules import Modules, fold
@@ -102,6 +102,9 @@ class ServingModel:
     drafter: Drafter | None = None  # what drafts tokens on the devices
     prefill_cluster: Cluster | None = None  # of workers that only read prompts, where they are other devices
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
+    _changed: dict[frozenset[tuple[str, float]], ServingModel] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def shape(self) -> NetworkShape:
@@ -195,34 +198,7 @@ class ServingModel:
         ServingError
             A rate below 0.
         """
-        arrivals = self.workload.arrivals
-        if rates_per_replica is None and arrivals is None:
-
-            def full(rows: IntArray) -> dict[str, FloatArray]:
-                return _full_times(self, batch.take(rows), percentiles)
-
-            return of_both_kinds(batch, full, lambda rows: pool_times(self, batch.take(rows), percentiles=percentiles))
-        arrivals = arrivals or Arrivals(1.0)
-        of_workload, variation = arrivals.of_replicas(batch.dp)
-        rate = of_workload if rates_per_replica is None else np.asarray(rates_per_replica, dtype=np.float64)
-        if not np.all(rate >= 0):
-            raise ServingError("a rate of requests must be 0 or more")
-        each = Stream(
-            rate_per_s=np.maximum(rate, 1e-9),
-            variation=variation,
-            prompt_variation=self.workload.prompt_variation,
-            output_variation=self.workload.output_variation,
-        )
-        whole = replace(each, rate_per_s=each.rate_per_s * batch.dp, variation=arrivals.variation)
-
-        def shared(rows: IntArray) -> dict[str, FloatArray]:
-            plans = batch.take(rows)
-            return self.replicas(plans).at(each.take(rows), plans.dp, percentiles)
-
-        def apart(rows: IntArray) -> dict[str, FloatArray]:
-            return pool_times(self, batch.take(rows), (whole.take(rows), each.take(rows)), percentiles)
-
-        return of_both_kinds(batch, shared, apart)
+        return _times((self,), batch, rates_per_replica, percentiles)
 
     def replicas(self, batch: ServingBatch) -> Replicas:
         """Their passes timed, for requests at any rate; no plan of two pools."""
@@ -311,6 +287,12 @@ class ServingModel:
         drafter = Drafter.of(timer)
         return replace(self, workload=workload, cluster=cluster, timer=timer, drafter=drafter, prefill_cluster=None)
 
+    def changed(self, values: Mapping[str, float]) -> ServingModel:
+        """The same with other constants, as `serving_model_with`; remembered with what it finds out about groups of devices."""
+        if not values:
+            return self
+        return once(self._changed, frozenset(values.items()), lambda: serving_model_with(self, values))
+
     def layouts_of(self, batch: ServingBatch) -> LayoutArrays:
         """Blocks of every stage of the replicas of every plan."""
         first, inverse = np.unique(batch.pp, return_inverse=True)
@@ -321,7 +303,7 @@ class ServingModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class Pass(StructOfArrays):
     """One kind of pass of every plan, arrays (n,): through all stages by part, and on the slowest stage."""
 
     compute_s: FloatArray
@@ -423,11 +405,15 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
     return _keys(batch, zero, zero, batch.group_batch), _keys(batch, together, chunk, beside)
 
 
-def _full_times(model: ServingModel, batch: ServingBatch, percentiles: Collection[str]) -> dict[str, FloatArray]:
-    work, layouts = model.workload, model.layouts_of(batch)
-    reading = _reading(model, batch)
+def _full_times(
+    models: Sequence[ServingModel], batch: ServingBatch, percentiles: Collection[str]
+) -> dict[str, FloatArray]:
+    model, layouts, kinds = models[0], models[0].layouts_of(batch), passes_of(models[0], batch)
+    passes = [_passes(each, batch, layouts, kinds) for each in models]
+    decode, prefill = (Pass.joined(parts) for parts in zip(*passes, strict=True))
+    batch = batch.repeated(len(models))
+    work, reading = model.workload, _reading(model, batch)
     pieces, tokens = reading.pieces, work.later_tokens
-    decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
     queue, own = queue_s(reading, decode.slowest_s, prefill.slowest_s)
     last = {
         f"prefill_{name}": own * getattr(prefill, name) + (1.0 - own) * getattr(decode, name) for name in _PARTS_OF_PASS
@@ -559,7 +545,7 @@ class Replicas:
             for kind in range(3)
         )
         held_up = Curve.joined([_held_up(*curves[:2], batch) for curves in found]) if np.any(sharing > 1) else None
-        batch = batch.take(np.tile(np.arange(len(batch)), len(models)))
+        batch = batch.repeated(len(models))
         server = Server(
             places=batch.max_batch,
             most=batch.prefill_batch,
@@ -819,16 +805,56 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
     )
 
 
+def _times(
+    models: Sequence[ServingModel],
+    batch: ServingBatch,
+    rates_per_replica: FloatArray | None,
+    percentiles: Collection[str],
+) -> dict[str, FloatArray]:
+    """Times of all plans under one model after the other, which differ in their constants alone; as of `ServingModel.times`."""
+    model, every, arrivals = models[0], batch.repeated(len(models)), models[0].workload.arrivals
+
+    def of_one(rows: IntArray) -> ServingBatch:
+        return batch.take(rows[: len(rows) // len(models)])
+
+    if rates_per_replica is None and arrivals is None:
+        return of_both_kinds(
+            every,
+            lambda rows: _full_times(models, of_one(rows), percentiles),
+            lambda rows: pool_times(models, of_one(rows), percentiles=percentiles),
+        )
+    arrivals = arrivals or Arrivals(1.0)
+    of_workload, variation = arrivals.of_replicas(every.dp)
+    rate = of_workload if rates_per_replica is None else np.asarray(rates_per_replica, dtype=np.float64)
+    if not np.all(rate >= 0):
+        raise ServingError("a rate of requests must be 0 or more")
+    each = Stream(
+        rate_per_s=np.maximum(rate, 1e-9),
+        variation=variation,
+        prompt_variation=model.workload.prompt_variation,
+        output_variation=model.workload.output_variation,
+    )
+    whole = replace(each, rate_per_s=each.rate_per_s * every.dp, variation=arrivals.variation)
+
+    def shared(rows: IntArray) -> dict[str, FloatArray]:
+        return Replicas.of(of_one(rows), *models).at(each.take(rows), every.dp[rows], percentiles)
+
+    def apart(rows: IntArray) -> dict[str, FloatArray]:
+        return pool_times(models, of_one(rows), (whole.take(rows), each.take(rows)), percentiles)
+
+    return of_both_kinds(every, shared, apart)
+
+
 def times_with(
-    model: ServingModel, batch: ServingBatch, values: Sequence[Mapping[str, float]]
+    model: ServingModel,
+    batch: ServingBatch,
+    values: Sequence[Mapping[str, float]],
+    percentiles: Collection[str] = (),
 ) -> list[dict[str, FloatArray]]:
-    """Times and rates without percentiles, as of `ServingModel.times`, with one set of factors after the other."""
-    models, arrivals = [serving_model_with(model, each) for each in values], model.workload.arrivals
-    if arrivals is None or not models or batch.is_apart.any():
-        return [changed.times(batch, percentiles=()) for changed in models]
-    times = Replicas.of(batch, *models).times(arrivals, percentiles=())
-    parts = {name: np.split(column, len(models)) for name, column in times.items()}
-    return [{name: columns[n] for name, columns in parts.items()} for n in range(len(models))]
+    """Times and rates with one set of factors after the other, at least one, as of `ServingModel.times`."""
+    times = _times([model.changed(each) for each in values], batch, None, percentiles)
+    parts = {name: np.split(column, len(values)) for name, column in times.items()}
+    return [{name: columns[n] for name, columns in parts.items()} for n in range(len(values))]
 
 
 def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[dict[str, object]]:

@@ -28,13 +28,13 @@ A prefill worker holds the prompts of the passes in its stages and of one more p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined
 from costmodel.mesh.stages import weigh
 from costmodel.serving.arrivals import Stream
 from costmodel.serving.percentiles import PERCENTILES, Moments, columns, gamma, of_passes
@@ -87,7 +87,7 @@ def of_both_kinds(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefills:
+class Prefills(StructOfArrays):
     """Passes of prefill workers, arrays (n,): one with a prompt, what each further prompt adds, and the passes of a prompt."""
 
     first: Pass
@@ -176,6 +176,17 @@ class Decodes:
             row=row,
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Decodes]) -> Decodes:
+        """The plans of several at the same numbers of sequences, one after the other."""
+        first, before = parts[0], np.cumsum([0, *(len(part.token_s) for part in parts)])
+        return cls(
+            sequences=first.sequences,
+            token_s=np.concatenate([part.token_s for part in parts]),
+            parts={name: np.concatenate([part.parts[name] for part in parts]) for name in first.parts},
+            row=np.concatenate([part.row + start for part, start in zip(parts, before[:-1], strict=True)]),
+        )
+
     def tokens(self, table: FloatArray) -> TokenTimes:
         """A column as a function of the sequences."""
         return TokenTimes(sequences=self.sequences, token_s=table)
@@ -185,7 +196,7 @@ class Decodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfers:
+class Transfers(StructOfArrays):
     """Caches on their way from one pool to the other, arrays (n,).
 
     Attributes
@@ -237,13 +248,29 @@ def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
 # -- both together ------------------------------------------------------------------------------------------------------
 
 
-def stations_of(
-    model: ServingModel, batch: ServingBatch, prefills: Prefills | None = None, decodes: Decodes | None = None
-) -> Stations:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """What the passes and the transfers of plans take."""
+
+    prefills: Prefills
+    decodes: Decodes
+    caches: Transfers
+
+    @classmethod
+    def of(cls, models: Sequence[ServingModel], batch: ServingBatch) -> _Timed:
+        """Of all plans under one model after the other."""
+        return cls(
+            prefills=Prefills.joined([Prefills.of(model, batch) for model in models]),
+            decodes=Decodes.joined([Decodes.of(model, batch) for model in models]),
+            caches=Transfers.joined([transfers(model, batch) for model in models]),
+        )
+
+
+def stations_of(model: ServingModel, batch: ServingBatch, timed: _Timed | None = None) -> Stations:
     """Plans as two stations, by what their passes take where that is known."""
-    prefills, decodes = prefills or Prefills.of(model, batch), decodes or Decodes.of(model, batch)
+    timed = timed or _Timed.of([model], batch)
+    prefills, decodes, caches = timed.prefills, timed.decodes, timed.caches
     pool, real = batch.prefill_pool(batch.prefill_batch), np.float64
-    caches = transfers(model, batch)
     with np.errstate(divide="ignore"):
         links_per_s = np.minimum(pool.dp / caches.sent_s, batch.dp / caches.received_s)
     return Stations(
@@ -267,18 +294,19 @@ def stations_of(
 
 
 def pool_times(
-    model: ServingModel,
+    models: Sequence[ServingModel],
     batch: ServingBatch,
     streams: tuple[Stream, Stream] | None = None,
     percentiles: Collection[str] = PERCENTILES,
 ) -> Figures:
-    """Times and rates of plans with two pools, by their names in `costmodel.serving.plan.ServingCosts`.
+    """Times and rates of plans with two pools under one model after the other, by their names in `costmodel.serving.plan.ServingCosts`.
 
     Where requests come at a rate, ``streams`` are all of them, and those of one replica.
     """
-    work, tokens = model.workload, model.workload.later_tokens
-    prefills, decodes = Prefills.of(model, batch), Decodes.of(model, batch)
-    stations = stations_of(model, batch, prefills, decodes)
+    model, timed = models[0], _Timed.of(models, batch)
+    batch = batch.repeated(len(models))
+    work, tokens, prefills, decodes = model.workload, model.workload.later_tokens, timed.prefills, timed.decodes
+    stations = stations_of(model, batch, timed)
     if streams is None:
         flow, ends = solve(stations), None
     else:

@@ -145,8 +145,11 @@ def keep_limits(resolved: Resolved, model: ServingModel, batch: ServingBatch, li
     """
     kinds_of, known = _knowledge(resolved, model, batch, 1)
     alike = np.array([_are_alike(kinds_of, n, limits) for n in range(len(batch))])
-    narrow = {kind: replace(each, log_sd={}, covariance=np.zeros((0, 0))) for kind, each in known.items()}
-    kept = alike | (_chances_of(model, batch, limits, kinds_of, narrow) >= 0.5)
+    kept, rows = alike.copy(), np.flatnonzero(~alike)
+    if len(rows):
+        narrow = {kind: replace(each, log_sd={}, covariance=np.zeros((0, 0))) for kind, each in known.items()}
+        kinds = {name: [kinds[n] for n in rows.tolist()] for name, kinds in kinds_of.items()}
+        kept[rows] = _chances_of(model, batch.take(rows), limits, kinds, narrow) >= 0.5
     rows = np.flatnonzero(kept)
     if len(rows) and (alike.any() or any(each.log_sd for each in known.values())):
         some = batch.take(rows)
@@ -162,10 +165,11 @@ def _chances_of(
     known: Mapping[str, Knowledge],
 ) -> FloatArray:
     """The chance of each plan that it keeps all limits, with what is known."""
-    found = _candidates(model, batch, next(iter(known.values())), np.zeros((len(batch), 1)))
+    knowledge = next(iter(known.values()))
+    times = times_with(model, batch, _constants(knowledge), tuple(limits))
+    found = _candidates(model, batch, knowledge, np.zeros((len(batch), 1)), times)
     ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
-    times = model.times(batch, percentiles=tuple(limits))
-    return _chances({name: times[name] for name in limits}, found, kinds_of, known, ends, limits)
+    return _chances({name: times[0][name] for name in limits}, found, kinds_of, known, ends, limits)
 
 
 def _are_alike(kinds_of: Mapping[str, Sequence[str]], row: int, limits: Mapping[str, float]) -> bool:
@@ -233,22 +237,32 @@ def serving_candidates(
     model: ServingModel, plans: Sequence[ServingPlan], knowledge: Knowledge
 ) -> dict[str, Candidates]:
     """Plans as the error model sees them, by quantity; a server of answers of one token has no time per token."""
-    return _candidates(model, ServingBatch.from_plans(plans), knowledge, serving_coordinates(plans))
+    batch = ServingBatch.from_plans(plans)
+    return _candidates(
+        model, batch, knowledge, serving_coordinates(plans), times_with(model, batch, _constants(knowledge))
+    )
+
+
+def _constants(knowledge: Knowledge) -> list[dict[str, float]]:
+    """The constants as they are, and with each of those that are not sure in turn."""
+    return [{}, *({name: FACTOR} for name in knowledge.log_sd)]
 
 
 def _candidates(
-    model: ServingModel, batch: ServingBatch, knowledge: Knowledge, coordinates: FloatArray
+    model: ServingModel,
+    batch: ServingBatch,
+    knowledge: Knowledge,
+    coordinates: FloatArray,
+    times: Sequence[Mapping[str, FloatArray]],
 ) -> dict[str, Candidates]:
     quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.later_tokens > 0]
-    now = model.times(batch, percentiles=())
+    now = times[0]
 
     def joined(times: Mapping[str, FloatArray]) -> FloatArray:
         return np.concatenate([1.0 / times["output_tokens_per_s"] if q == "token_s" else times[q] for q in quantities])
 
-    names = tuple(knowledge.log_sd)
     times_s = joined(now)
-    changed = times_with(model, batch, [{name: FACTOR} for name in names])
-    effects = derivatives([joined(times) for times in changed], times_s)
+    effects = derivatives([joined(changed) for changed in times[1:]], times_s)
     # Near what a plan can serve, a little slower means that more comes.
     effects = np.clip(effects, -_MOST_EFFECT, _MOST_EFFECT)
     nodes = batch.tp * batch.pp * batch.sharing / node_size(model.cluster)

@@ -428,7 +428,17 @@ class ServingPlanSpace(PlanSpace):
         """Whether plans keep all limits together more likely than not."""
         from planner.spaces.serving.bars import keep_limits
 
-        return keep_limits(self.resolved, self.model, plans, self.limits)
+        every, known = [plans.plan(n) for n in range(len(plans))], self._kept
+        rows = [n for n, plan in enumerate(every) if plan not in known]
+        if rows:
+            kept = keep_limits(self.resolved, self.model, plans.take(rows), self.limits)
+            known.update(zip([every[n] for n in rows], kept.tolist(), strict=True))
+        return np.array([known[plan] for plan in every])
+
+    @functools.cached_property
+    def _kept(self) -> dict[ServingPlan, bool]:
+        """Whether plans that searches asked about keep all limits."""
+        return {}
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""

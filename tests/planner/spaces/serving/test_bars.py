@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from costmodel.precision import PRECISIONS
-from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
+from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with, times_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.workload import Load, ServingWorkload
+from costmodel.serving.workload import Arrivals, Load, ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request, TimeLimit
 from planner.files.loading import load_cluster
@@ -82,6 +82,19 @@ def test_one_plan_is_a_batch_of_one(dense: ServingModel) -> None:
             assert one.step_time_s[0] == pytest.approx(many.step_time_s[n], rel=1e-12)
             assert one.shares[0] == pytest.approx(many.shares[n], abs=1e-9)
             assert one.effects[0] == pytest.approx(many.effects[n], abs=1e-9)
+
+
+@pytest.mark.parametrize("load", [{}, {"arrivals": Arrivals(rate_per_s=2.0)}])
+def test_models_together_cost_what_each_costs_alone(dense: ServingModel, load: dict[str, Arrivals]) -> None:
+    """Plans of both kinds under one set of constants after the other."""
+    batch = ServingBatch.from_plans([*PLANS, ServingPlan(tp=4, dp=2, prefill_dp=1, prefill_tp=8, max_batch=16)])
+    model = replace(dense, workload=replace(dense.workload, **load))
+    values = [{}, {"memory_rate": 1.01}, {"link_latency": 2.0, "host_launch": 0.5}]
+    for times, constants in zip(times_with(model, batch, values, ("ttft_p90_s",)), values, strict=True):
+        alone = serving_model_with(model, constants).times(batch, percentiles=("ttft_p90_s",))
+        assert times.keys() == alone.keys()
+        for name, column in alone.items():
+            assert times[name] == pytest.approx(column, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize(
