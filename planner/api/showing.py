@@ -1,4 +1,6 @@
-"""The answers of ``planner show``: everything that is known of one device, cluster, network or framework, each number with its source.
+"""The answers of ``planner show``: everything that is known of one thing, each number with its source.
+
+A thing is a device, a cluster, a network, a framework or a list of failures.
 
 It is what ``planner list`` says of it in a line and with ``-v``, and what its file states besides.
 """
@@ -10,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.blocks import Block, Facts, Heading, Report, Sentence
-from planner.core.numbers import percent
+from planner.core.numbers import counted, percent
 from planner.files.listing import (
     assumed_rates,
     cluster_rows,
     device_rows,
+    failure_rows,
     file_rows,
     framework_rows,
     rate_table,
@@ -25,7 +28,15 @@ from planner.files.resources import Kind, bundled, resolve
 from planner.report.documents import RESULT_VERSION
 
 # Kind -> that of `planner list`.
-SHOWN: dict[str, Kind] = {"device": "devices", "cluster": "clusters", "model": "models", "framework": "frameworks"}
+SHOWN: dict[str, Kind] = {
+    "device": "devices",
+    "cluster": "clusters",
+    "model": "models",
+    "framework": "frameworks",
+    "failure": "failures",
+}
+# Kind -> rows of what its files hold many of.
+_DETAILS = {"device": device_rows, "cluster": cluster_rows, "framework": framework_rows, "failure": failure_rows}
 # Keys of a framework's rules -> what people call them, where the key does not say it.
 _RULES = {
     "version": "version that plans are for",
@@ -76,7 +87,7 @@ def _file(kind: str, name: str) -> dict[str, Any]:
         its = {"device": f"asked for; of {path.stem}: {sources['device']}"} if "device" in sources else {}
         content["source"] = {**sources, **its}
         summary["also_called"] = ""
-    details = {"device": device_rows, "cluster": cluster_rows, "framework": framework_rows}[kind]([path])
+    details = _DETAILS[kind]([path])
     stated = () if kind == "framework" else tuple(content)  # is among the values
     facts = {key: value for key, value in summary.items() if key not in ("name", "description", "costs", *stated)}
     if kind == "device":
@@ -123,6 +134,12 @@ def _values(content: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
             for level in value:
                 rest = {name: one for name, one in level.items() if name != "name"}
                 yield {"key": f"links {level['name']}", "value": _text(rest), "source": sources.get(level["name"])}
+        elif key == "fleets":
+            for fleet in value:
+                rest = {name: one for name, one in fleet.items() if name not in ("name", "source")}
+                yield {"key": f"fleet {fleet['name']}", "value": _text(rest), "source": fleet.get("source")}
+        elif key == "classes":
+            yield {"key": key, "value": counted(len(value), "cause"), "source": sources.get(key)}
         elif key not in _SAID:
             yield {"key": key, "value": _text(value), "source": sources.get(key)}
 
@@ -210,7 +227,8 @@ def _details(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     if kind == "model":
         rows = [{**row, "share": percent(row["share"]), "kinds": ", ".join(row["kinds"])} for row in rows]
     if kind != "framework":
-        return [Heading("Links" if kind == "cluster" else "Parts"), row_table(rows)]
+        titles = {"cluster": "Links", "model": "Parts", "failure": "Causes"}
+        return [Heading(titles[kind]), row_table(rows)]
     rules = [row for row in rows if row["what"] in ("rules", "version")]
     costs = [row for row in rows if row not in rules]
     blocks: list[Block] = []

@@ -18,7 +18,7 @@ from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS, json_schema
 
 # What `show` shows.
-SHOWN = ("device", "cluster", "model", "framework")
+SHOWN = ("device", "cluster", "model", "framework", "failure")
 
 _EXPORT = {
     "to": Option(
@@ -111,7 +111,7 @@ def export(typed: Typed) -> None:
     names=argument(list[str] | None, "[NAME]...", "Only these of them, or files of your own."),
 )
 def list_(typed: Typed) -> None:
-    """List the bundled models, devices, clusters, frameworks or calibrations, number formats, schedules, collectives, importers, exporters.
+    """List bundled models, devices, clusters, frameworks, calibrations, failures, formats, schedules, collectives, importers, exporters.
 
     With -v, devices come with their best and sustained rates by format, clusters with their links, and frameworks with every cost, default
     and rule, each with its source.
@@ -135,17 +135,18 @@ def list_(typed: Typed) -> None:
 
 @command(
     OUTPUT_OPTIONS,
-    kind=argument(str, "WHAT", "device, cluster, model or framework.", " ".join(SHOWN)),
+    kind=argument(str, "WHAT", "device, cluster, model, framework or failure.", " ".join(SHOWN)),
     name=argument(str, "NAME", "A name that means it alone ('planner list devices', ...), or a file of your own."),
 )
 def show(typed: Typed) -> None:
-    """Show everything that is known of one device, cluster, network or framework: figures with units and sources, other names, rules.
+    """Show everything that is known of one device, cluster, network, framework or list of failures, each number with its source.
 
     \b
     planner show device h100-sxm
     planner show cluster h100
     planner show model llama3-8b
     planner show framework megatron-lm
+    planner show failure default
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     what = typed.given["kind"]
     # "planner show devices" means one of them.

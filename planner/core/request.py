@@ -105,6 +105,7 @@ LISTED: tuple[str, ...] = (
     "clusters",
     "frameworks",
     "calibrations",
+    "failures",
     "precisions",
     "schedules",
     "collectives",

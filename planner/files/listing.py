@@ -184,6 +184,16 @@ def _calibration_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": source.get("used", 0) if isinstance(source, dict) else 0, "determined": len(fitted)}
 
 
+def _failure_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"classes": len(content.get("classes") or {}), "fleets": len(content.get("fleets") or ())}
+
+
+def failure_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Every cause of interruptions, and how often it comes."""
+    contents = [parse_document(path).value for path in files]
+    return [{"cause": name, **entry} for content in contents for name, entry in content["classes"].items()]
+
+
 def _framework_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     costs = [content.get(key) or {} for key in ("costs", *_CONDITIONAL_COSTS)]
     return {
@@ -271,6 +281,7 @@ _FACTS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "clusters": _cluster_facts,
     "frameworks": _framework_facts,
     "calibrations": _calibration_facts,
+    "failures": _failure_facts,
 }
 
 

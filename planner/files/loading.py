@@ -1,4 +1,4 @@
-"""Loads the files that people write: networks, devices, clusters, frameworks and calibrations, by path or by bundled name."""
+"""Loads the files that people write: networks, devices, clusters, frameworks, calibrations and failures, by path or by bundled name."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from planner.files.validation import validate
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from costmodel.failures.rates import FailureModel
     from costmodel.framework import Framework
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
@@ -516,3 +517,26 @@ def calibration_in_words(calibration: Calibration) -> str:
     words += [f"{name} {value:g}" for name, value in calibration.assumed.items()]
     words += [f"framework {calibration.framework}"] if calibration.framework else []
     return f"{calibration.name} ({', '.join(words) or 'changes nothing'})"
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------------
+
+
+def load_failures(given: str = "default") -> FailureModel:
+    """Load rates of failures by path or bundled name, or from its content.
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+
+    Examples
+    --------
+    >>> round(load_failures().interruptions(16384, 54 * 86400.0))
+    499
+    """
+    from planner.schema.failures import FailuresFile
+
+    return _load("failures", given, FailuresFile).content.to_domain()

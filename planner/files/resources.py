@@ -1,4 +1,4 @@
-"""Finds the bundled models, devices, clusters, frameworks and calibrations in a checkout, an editable install and a wheel."""
+"""Finds the bundled models, devices, clusters, frameworks, calibrations and failures in a checkout, an editable install and a wheel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from planner.core.errors import FileProblem, InputFileError, UnknownName
 if TYPE_CHECKING:
     from planner.files.documents import Document
 
-Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
-KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
+Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations", "failures"]
+KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations", "failures")
 
 _SUFFIXES = (".yaml", ".yml")
 _FILES = (*_SUFFIXES, ".json", ".onnx", ".pt2", ".pt")
@@ -64,7 +64,7 @@ def resolve(kind: Kind, text: str) -> Path:
 
     Parameters
     ----------
-    kind : "models", "devices", "clusters", "frameworks" or "calibrations"
+    kind : "models", "devices", "clusters", "frameworks", "calibrations" or "failures"
     text : str
 
     Returns

@@ -16,6 +16,7 @@ DOCUMENTS: dict[str, str] = {
     "cluster": "planner.schema.cluster:ClusterFile",
     "framework": "planner.schema.framework:FrameworkFile",
     "calibration": "planner.schema.calibration:CalibrationFile",
+    "failure": "planner.schema.failures:FailuresFile",
     "algorithms": "planner.schema.plan:AlgorithmsFile",
     "plan": "planner.schema.plan:PlanDocument",
     "result": "planner.schema.answer:AnyResult",

@@ -32,7 +32,7 @@ ShowDocument = record(
     "ShowDocument",
     "Answer of `planner show --json`.",
     schema_version=Literal[1],
-    kind=Literal["device", "cluster", "model", "framework"],
+    kind=Literal["device", "cluster", "model", "framework", "failure"],
     name=str,
     description=str,
     file=key(str | None, "Its file; null of what is bundled."),
