@@ -15,6 +15,7 @@ import math
 from pathlib import Path
 
 from planner.core.errors import FileProblem, InputFileError
+from planner.files.request_trace import column_of
 from planner.files.text import failure, read_text
 
 # A year.
@@ -46,12 +47,16 @@ def read_demand(path: Path) -> tuple[float, ...]:
             path, f"has the columns {', '.join(map(str, names))}; a curve of demand has hour and rate_per_s", 1, 1
         )
     rates: list[float] = []
-    problems = []
+    problems, lines = [], text.splitlines()
     for row in reader:
         hour, rate = _number(row["hour"]), _number(row["rate_per_s"])
-        wrong = [] if hour == len(rates) else [f"hour {row['hour']}: must be {len(rates)}, the next hour of the file"]
-        wrong += [] if rate >= 0 else [f"rate_per_s {row['rate_per_s']}: must be a number of at least 0"]
-        problems += [FileProblem(path=path, line=reader.line_num, column=1, message=words) for words in wrong]
+        wrong = {"hour": f"must be {len(rates)}, the next hour of the file"} if hour != len(rates) else {}
+        wrong |= {} if rate >= 0 else {"rate_per_s": "must be a number of at least 0"}
+        for name, words in wrong.items():
+            column = column_of(lines, reader.line_num, name, names)
+            problems.append(
+                FileProblem(path=path, line=reader.line_num, column=column, message=f"{name} {row[name]}: {words}")
+            )
         rates.append(rate)
         if len(rates) > _MOST_HOURS:
             raise failure(path, f"has more than {_MOST_HOURS:,} hours, a year", reader.line_num, 1)

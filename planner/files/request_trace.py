@@ -16,7 +16,8 @@ import datetime as dt
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,6 +105,7 @@ def read_request_trace(path: Path) -> RequestTrace:
     text, _ = read_text(path, MAX_BYTES, "a trace of requests")
     problems: list[FileProblem] = []
     kind, found, before, cached, blocks = None, [], -math.inf, 0.0, list[tuple[int, ...]]()
+    lines = text.splitlines()
     for line, row in _rows(path, text):
         if kind is None:
             kind = _kind_of(path, line, row)
@@ -111,13 +113,13 @@ def read_request_trace(path: Path) -> RequestTrace:
             arrival = _cell(row, kind.arrival, partial(_time, seconds=kind.seconds))
             prompt, output = (_cell(row, name, _length) for name in (kind.prompt, kind.output))
             known, names = _cached_of(row, kind, prompt), _blocks_of(row, kind)
-        except ValueError as error:
-            problems.append(FileProblem(path=path, line=line, column=1, message=str(error)))
+            earlier, before = before, arrival
+            if arrival < earlier:
+                raise _CellError(kind.arrival, row, "comes before the request above it; sort the file by time")
+        except _CellError as error:
+            column = column_of(lines, line, error.name, list(row))
+            problems.append(FileProblem(path=path, line=line, column=column, message=str(error)))
             continue
-        if arrival < before:
-            words = f"{kind.arrival} {row[kind.arrival]}: comes before the request above it; sort the file by time"
-            problems.append(FileProblem(path=path, line=line, column=1, message=words))
-        before = arrival
         if output > 0:
             found.append((arrival, prompt, output))
             blocks.append(names)
@@ -171,13 +173,38 @@ def _kind_of(path: Path, line: int, row: Mapping[str, Any]) -> _Columns:
     )
 
 
+class _CellError(ValueError):
+    """What is wrong with a value of a row."""
+
+    def __init__(self, name: str, row: Mapping[str, Any], words: object, *, shows: bool = True) -> None:
+        super().__init__(f"{name} {row[name]}: {words}" if shows else f"{name}: {words}")
+        self.name = name
+
+
+def column_of(lines: Sequence[str], line: int, name: str, names: Sequence[str | None]) -> int:
+    """Where a value stands in its line; 1 where the line has none.
+
+    >>> column_of(["hour,day,rate", '0,"1,000",x'], 2, "rate", ["hour", "day", "rate"])
+    11
+    >>> column_of(['{"timestamp": 0, "input_length": true}'], 1, "input_length", ["timestamp", "input_length"])
+    34
+    """
+    text = lines[line - 1] if line <= len(lines) else ""
+    if text.lstrip().startswith("{"):
+        found = re.search(rf"{re.escape(json.dumps(name))}\s*:\s*", text)
+        return found.end() + 1 if found else 1
+    cells = [cell.start() for cell in re.finditer(r'(?:^|(?<=,))(?:"(?:[^"]|"")*"|[^,]*)', text)]
+    number = names.index(name)
+    return cells[number] + 1 if number < len(cells) else 1
+
+
 def _cell(row: Mapping[str, Any], name: str, read: Callable[[Any], float]) -> float:
     if row.get(name) in (None, ""):
-        raise ValueError(f"{name}: is missing")
+        raise _CellError(name, row, "is missing", shows=False)
     try:
         return read(row[name])
     except ValueError as error:
-        raise ValueError(f"{name} {row[name]}: {error}") from None
+        raise _CellError(name, row, error) from None
 
 
 def _time(value: Any, seconds: float | None) -> float:
@@ -202,7 +229,7 @@ def _cached_of(row: Mapping[str, Any], kind: _Columns, prompt: float) -> float:
         return 0.0
     found = _cell(row, kind.cached, _length)
     if found > prompt:
-        raise ValueError(f"{kind.cached} {row[kind.cached]}: is more than the prompt has, {prompt:.0f}")
+        raise _CellError(kind.cached, row, f"is more than the prompt has, {prompt:.0f}")
     return found
 
 
@@ -210,7 +237,7 @@ def _blocks_of(row: Mapping[str, Any], kind: _Columns) -> tuple[int, ...]:
     """Names of the blocks of a prompt; none where they are not known."""
     names = row.get(kind.blocks) or [] if kind.blocks else []
     if not isinstance(names, list) or not all(isinstance(name, int) for name in names):
-        raise ValueError(f"{kind.blocks}: must be a list of whole numbers")
+        raise _CellError(kind.blocks, row, "must be a list of whole numbers", shows=False)
     return tuple(names)
 
 

@@ -78,17 +78,17 @@ def _written(folder: Path, text: str) -> Path:
 BAD_TRACES = {
     "is empty": "",
     "1:1: has other columns than a trace of requests": "a,b\n1,2\n",
-    "3:1: prompt_tokens x: must be a number": "arrival_s,prompt_tokens,output_tokens\n1,2,3\n2,x,3\n",
-    "3:1: output_tokens 2.5: must be a number of tokens": "arrival_s,prompt_tokens,output_tokens\n1,2,3\n2,3,2.5\n",
+    "3:3: prompt_tokens x: must be a number": "arrival_s,prompt_tokens,output_tokens\n1,2,3\n2,x,3\n",
+    "3:5: output_tokens 2.5: must be a number of tokens": "arrival_s,prompt_tokens,output_tokens\n1,2,3\n2,3,2.5\n",
     "3:1: prompt_tokens: is missing": "arrival_s,prompt_tokens,output_tokens\n1,2,3\n2\n",
     "3:1: arrival_s 1: comes before the request above it": "arrival_s,prompt_tokens,output_tokens\n2,2,3\n1,2,3\n3,1,1\n",
     "needs at least two requests": "arrival_s,prompt_tokens,output_tokens\n2,2,3\n",
     "2:1: TIMESTAMP soon: must be a date and time": "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,2,3\n",
     "2:1: is no JSON object": '{"timestamp": 0, "input_length": 1, "output_length": 1}\n[1, 2]\n',
-    "2:1: timestamp True: must be a number": '{"timestamp": 0, "input_length": 1, "output_length": 1}\n'
+    "2:15: timestamp True: must be a number": '{"timestamp": 0, "input_length": 1, "output_length": 1}\n'
     '{"timestamp": true, "input_length": 1, "output_length": 1}\n',
-    "1:1: hash_ids: must be a list of whole numbers": '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}\n',
-    "3:1: cached_tokens 5: is more than the prompt has, 4": "arrival_s,prompt_tokens,output_tokens,cached_tokens\n1,4,3,4\n2,4,3,5\n",
+    "1:69: hash_ids: must be a list of whole numbers": '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}\n',
+    "3:7: cached_tokens 5: is more than the prompt has, 4": "arrival_s,prompt_tokens,output_tokens,cached_tokens\n1,4,3,4\n2,4,3,5\n",
 }
 
 
@@ -102,8 +102,8 @@ def test_a_bad_trace_says_where_and_what(message: str, tmp_path: Path) -> None:
 BAD_CURVES = {
     "1:1: has the columns a": "a\n1\n",
     "3:1: hour 2: must be 1": "hour,rate_per_s\n0,1\n2,1\n",
-    "2:1: rate_per_s -1: must be a number of at least 0": "hour,rate_per_s\n0,-1\n",
-    "3:1: rate_per_s nan: must be a number": "hour,rate_per_s\n0,1\n1,nan\n",
+    "2:3: rate_per_s -1: must be a number of at least 0": "hour,rate_per_s\n0,-1\n",
+    "3:3: rate_per_s nan: must be a number": "hour,rate_per_s\n0,1\n1,nan\n",
     "has no hour in which requests come": "hour,rate_per_s\n0,0\n",
 }
 
