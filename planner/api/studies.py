@@ -181,8 +181,8 @@ class FleetSizing(Answer):
         """
         if not self.raw.ranked:
             raise NoFeasiblePlan(self.raw.fleets[0].reason)
-        answer = self.raw.ranked[0].answer
-        return Plan(ranked=answer.best, _answer=answer)
+        fleet = self.raw.ranked[0]
+        return Plan(ranked=fleet.best, _answer=fleet.found)
 
     def _report(self) -> Report:
         from planner.sizing.fleet_report import fleet_report

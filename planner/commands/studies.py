@@ -157,7 +157,8 @@ def _size_fleet(typed: Typed) -> None:
 
     ranked = fleets.ranked
     if ranked:
-        export_plan(where, lambda: ranked[0].found, "the plan, with the replicas that the demand needs,")
+        what = "the plan, with the replicas that the demand needs,"
+        export_plan(where, lambda: ranked[0].found, what, ranked[0].best)
     emit(fleet_report(fleets, where.export), where)
     if not ranked:
         if where.format == "table" and where.path is None:  # which says so already

@@ -254,7 +254,7 @@ def _proof(answer: Answer, better: str) -> str:
             noun = "uniform plan"
             beyond = f"; the {best_word(answer.objective).lower()} below is not uniform, and not proven"
         first = "the best of them"
-        if better == "faster":
+        if better == "faster" and answer.space.bounds_a_time:
             ahead = 1.0 - proof.bound_s / answer.best.step_time_s
             first = duration_text(proof.bound_s) + (
                 f" ({rough_percent(ahead)} less than the first)" if ahead > 0.0 else ""

@@ -155,8 +155,8 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
 
     kind, options = kind_of(document.section), document.cost_model_options
     algorithms, asked = found(options.paleo_algorithms), kind.asked_by(document)
-    if asked.get("prefill_device"):
-        asked = {**asked, "prefill_device": found(asked["prefill_device"])}
+    # Names of files that a space asks for.
+    asked |= {name: found(asked[name]) for name in ("prefill_device", "draft") if asked.get(name)}
     return Request(
         model=found(document.model) or "",
         cluster=found(document.cluster),

@@ -34,6 +34,7 @@ from strategies.limits import Clock
 from strategies.serving.pools_at_rate import PoolsAtRate, joined
 from strategies.serving.search import (
     DEGREES,
+    MOST_BATCH,
     Best,
     ServingCandidate,
     ServingMiss,
@@ -63,6 +64,7 @@ class _Readers:
 
     plans: ServingBatch  # as plans of their own
     gpus: IntArray
+    memory_bytes: FloatArray
     fits: BoolArray
     keeps: BoolArray  # the limit on the first token, if prompts wait for nobody
     alone_s: FloatArray  # a prompt that waits for nobody
@@ -75,6 +77,7 @@ class _Decoders:
 
     plans: ServingBatch
     dp: IntArray  # replicas that the user asks for; 0: as many as there are GPUs for
+    memory_bytes: FloatArray  # with one sequence
     largest: IntArray  # sequences that fit
     keeps: BoolArray  # the limit on the time per token, with some number of sequences
     first_s: FloatArray  # a token of one sequence alone
@@ -136,7 +139,8 @@ def search_both(
     for key, candidate in best.simplest().items():
         if key not in outcome.simple or candidate.score < outcome.simple[key].score:
             outcome.simple[key] = candidate
-    outcome.nearest_miss = None if outcome.candidates else _nearer(outcome.nearest_miss, best.nearest)
+    if not outcome.candidates and not outcome.interrupted:
+        outcome.nearest_miss = _nearer(outcome.nearest_miss, best.nearest or _nearest_pair(model, settings))
     return outcome
 
 
@@ -170,6 +174,25 @@ def _nearer(shared: ServingMiss | None, apart: ServingMiss | None) -> ServingMis
     if shared is None or (apart is not None and not shared.fits):
         return apart or shared
     return shared
+
+
+def _nearest_pair(model: ServingModel, settings: ServingSettings) -> ServingMiss | None:
+    """The pair of pools with the fewest sequences that comes closest to the limits by itself, or to fitting where none fits."""
+    readers, decoders = _readers(model, settings), _decoders(model, settings)
+    reader, decoder, dp = _pairs(readers, decoders, settings)
+    if not len(reader):
+        return None
+    flight = np.full_like(dp, int(batches_of(1, 1, settings).min(initial=MOST_BATCH)))
+    batch = flight if settings.concurrency is None else -(-settings.concurrency // dp)
+    fits = readers.fits[reader] & (batch <= decoders.largest[decoder])
+    rows = np.flatnonzero(fits) if fits.any() else np.arange(len(reader))
+    ttft, tpot = (settings.limits.get(name, np.inf) for name in ("ttft_s", "tpot_s"))
+    over = np.maximum(readers.alone_s[reader] / ttft, decoders.first_s[decoder] / tpot)[rows]
+    if not fits.any():
+        over = np.maximum(readers.memory_bytes[reader] / model.prefill_memory_ratio, decoders.memory_bytes[decoder])
+    row = rows[np.argmin(over)][None]
+    plans = joined(readers.plans.take(reader[row]), decoders.plans.take(decoder[row]), dp=dp[row], max_batch=batch[row])
+    return ServingMiss(plan=plans.plan(0), fits=bool(fits.any()))
 
 
 class _BestPairs(Best):
@@ -371,7 +394,15 @@ def _readers(model: ServingModel, settings: ServingSettings, *, every_number: bo
     plans = _reader_plans(model.shape, model.workload.new_tokens, settings, every_number=every_number)
     if not len(plans):
         none = np.zeros(0)
-        return _Readers(plans=plans, gpus=plans.workers, fits=none > 0, keeps=none > 0, alone_s=none, most_per_s=none)
+        return _Readers(
+            plans=plans,
+            gpus=plans.workers,
+            memory_bytes=none,
+            fits=none > 0,
+            keeps=none > 0,
+            alone_s=none,
+            most_per_s=none,
+        )
     one = np.ones(len(plans), dtype=np.int64)
     pools = replace(plans, **{name: getattr(plans, name.removeprefix("prefill_")) for name in POOL_SETTINGS})
     memory, _ = prefill_memory(model, replace(pools, tp=one, pp=one, ep=one, etp=one, dp=one))
@@ -381,6 +412,7 @@ def _readers(model: ServingModel, settings: ServingSettings, *, every_number: bo
     return _Readers(
         plans=plans,
         gpus=plans.workers,
+        memory_bytes=memory["memory_bytes"],
         fits=memory["memory_bytes"] <= settings.capacity_bytes * model.prefill_memory_ratio,
         keeps=alone_s * min(settings.medians.get("ttft_s", (1.0, 1.0))) <= settings.limits.get("ttft_s", np.inf),
         alone_s=alone_s,
@@ -413,6 +445,7 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
         return _Decoders(
             plans=plans,
             dp=plans.dp,
+            memory_bytes=none,
             largest=plans.dp,
             keeps=none > 0,
             first_s=none,
@@ -438,6 +471,7 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
     return _Decoders(
         plans=plans,
         dp=plans.dp if "dp" in settings.degrees else 0 * plans.dp,
+        memory_bytes=model.memory(plans)[0]["memory_bytes"],
         largest=model.largest_replica(plans, most, settings.capacity_bytes),
         keeps=np.asarray(keeps.any(axis=1)),
         first_s=each_s.min(axis=1),

@@ -14,10 +14,15 @@ from planner.core.numbers import counted, duration_text, percent, significant
 from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
+from planner.spaces.serving.space import varying
 
 # What is asked of training only.
 _OF_TRAINING = ("global batch", "optimizer", "sequence length")
 _SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
+
+
+# What else is asked, by the names of assumptions that say it.
+_ASKED = ("load", "prefill device", "drafts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +52,11 @@ class ServedItem(Item):
         question = {
             **{name: text for name, text in fields["question"].items() if name not in _OF_TRAINING},
             "prompt tokens": f"{load.prompt_tokens:,}"
+            + varying(load.prompt_cv)
             + (f", {percent(load.prefix_cached)} of them cached" if load.prefix_cached else ""),
-            "output tokens": f"{load.output_tokens:,}",
+            "output tokens": f"{load.output_tokens:,}" + varying(load.output_cv),
             "format of keys and values": load.kv_precision,
+            **{said.name: said.value for said in estimate.assumptions if said.name in _ASKED},
         }
         money = ranked.get("money_per_million_output_tokens")
         fields |= {

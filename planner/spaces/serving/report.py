@@ -182,7 +182,7 @@ def percentiles_text(plan: RankedPlan) -> str:
     """The times of requests in the median, of nine in ten and of 99 in 100."""
     words = {"ttft": "first token", "tpot": "per token", "request": "whole request"}
     found = {name: [duration_text(plan[f"{time}_p{share}_s"]) for share in PERCENTILES] for time, name in words.items()}
-    times = [f"{name} {', '.join(dict.fromkeys(texts))}" for name, texts in found.items()]
+    times = [f"{name} {', '.join(texts if len(set(texts)) > 1 else texts[:1])}" for name, texts in found.items()]
     return f"{', '.join(f'p{share}' for share in PERCENTILES)}: {'; '.join(times)}"
 
 
@@ -204,9 +204,10 @@ def _batch_facts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
 
 def _times(plan: RankedPlan) -> str:
     pause = "" if plan.plan.prefill_dp else f" ({duration_text(plan['pause_s'])} while prompts are read)"
+    later = f", then one every {duration_text(plan['tpot_s'])} on average{pause}" if plan["tpot_s"] else ""
     return (
-        f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])} on average"
-        f"{pause}, {significant(plan['output_tokens_per_s'])} output tokens/s in all"
+        f"first token after {duration_text(plan['ttft_s'])}{later}, "
+        f"{significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
 
 
@@ -241,8 +242,7 @@ def _versus_other_kind(answer: Answer) -> list[tuple[str, str]]:
     other = answer.baselines.get("aggregated" if best.plan.prefill_dp else "disaggregated")
     if other is None:
         return []
-    gain, better = other.score / best.score, SERVING_OBJECTIVES[answer.objective].better
-    ratio = f"{significant(gain)}x {better} than" if gain >= _WORTH else "as good as"
+    ratio = _ratio(other, best, answer.objective)
     if best.plan.prefill_dp:
         return [("Disaggregated", f"{ratio} the best that reads prompts on all GPUs: {other.summary}: {_times(other)}")]
     return [("Disaggregated", f"nothing is gained; the first plan is {ratio} {other.summary}")]
@@ -266,10 +266,16 @@ def _versus_drafts(answer: Answer) -> list[tuple[str, str]]:
     if other is None:
         nothing = ["no plan that drafts will do"] if name in answer.baselines else []
         return [("Drafting", text) for text in own or nothing]
-    ratio = f"{significant(other.score / best.score)}x {SERVING_OBJECTIVES[answer.objective].better}"
+    ratio = _ratio(other, best, answer.objective)
     if own:
-        return [("Drafting", f"{own[0]}: {ratio} than the best without: {other.summary}: {_times(other)}")]
-    return [("Drafting", f"does not pay; the first plan is {ratio} than {other.summary}")]
+        return [("Drafting", f"{own[0]}: {ratio} the best without: {other.summary}: {_times(other)}")]
+    return [("Drafting", f"nothing is gained; the first plan is {ratio} {other.summary}: {_times(other)}")]
+
+
+def _ratio(other: RankedPlan, best: RankedPlan, objective: str) -> str:
+    """How much better the best is than another, where that is worth a word."""
+    gain = other.score / best.score
+    return f"{significant(gain)}x {SERVING_OBJECTIVES[objective].better} than" if gain >= _WORTH else "as good as"
 
 
 def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from costmodel.serving.plan import (
     SERVING_MEMORY_PARTS,
     SERVING_RATES,
     TPOT_PARTS,
+    TTFT_PARTS,
     ServingBatch,
     ServingPlan,
     broken_serving_rules,
@@ -60,6 +61,7 @@ from planner.core.numbers import byte_text, counted, percent, significant
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.files.loading import LoadedModel, load_device
 from planner.files.plan_file import reference
+from planner.files.resources import Kind
 from planner.importers.networks import load_model
 from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
@@ -124,10 +126,6 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             "(vllm, sglang or tensorrt-llm), or leave --framework out"
         )
     check_framework(resolved)
-    if request.disaggregate == "yes" and framework.rules.pools == "none":
-        raise UsageError(
-            f"--disaggregate yes: under {framework.name} there are no workers that only read prompts, or none that 'planner export' writes"
-        )
     drafting = _drafting(resolved)
     kv = request.kv or precision.plain.name.replace("tf32", "fp32")
     assumptions = ServingAssumptions.of(framework, dict(request.assume))
@@ -153,7 +151,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             model = dataclasses.replace(model, prefill_cluster=resolved.cluster.with_device(readers))
     except (ServingError, MeshError, DeviceError) as error:
         raise UsageError(str(error)) from None
-    return ServingPlanSpace(
+    space = ServingPlanSpace(
         resolved=resolved,
         model=model,
         shape=model.shape,
@@ -161,6 +159,19 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
         kv_precision=kv,
         prompts=prompts,
     )
+    if space.disaggregate == "yes":
+        _check_pools(space)
+    return space
+
+
+def _check_pools(space: ServingPlanSpace) -> None:
+    """Refuse to ask for GPUs that only read prompts where there can be none."""
+    option = "--disaggregate yes" if space.request.disaggregate else "--prefill-device"
+    problems = broken_serving_rules(space.shape, ServingPlan(prefill_dp=1))
+    if space.request.gpus < 2:
+        problems.append("needs at least 2 GPUs: one that reads prompts and one that decodes")
+    if problems:
+        raise UsageError("\n".join(f"{option}: {problem}" for problem in problems))
 
 
 def _one_load(request: Request) -> Request:
@@ -169,6 +180,8 @@ def _one_load(request: Request) -> Request:
     dropped: set[str] = set()
     if "rate_per_s" in changed:
         dropped = {"load", "concurrency"}
+        if request.objective == "throughput":
+            dropped.add("objective")
     elif changed & {"load", "concurrency"}:
         dropped = {"rate_per_s", "arrival_cv"}
     nothing: dict[str, Any] = dict.fromkeys(dropped - changed)
@@ -584,7 +597,9 @@ class ServingPlanSpace(PlanSpace):
                 "money_per_million_output_tokens": self._money(plan, rate),
                 **known,
             }
-            parts, declared = {name: known[name] for name in TPOT_PARTS}, self.declared_of(plan)
+            # Answers of one token are never decoded.
+            main, names = ("tpot_s", TPOT_PARTS) if self.model.workload.later_tokens else ("ttft_s", TTFT_PARTS)
+            parts, declared = {name: known[name] for name in names}, self.declared_of(plan)
             longest = max(parts, key=lambda name: parts[name])
             ranked.append(
                 RankedPlan(
@@ -594,7 +609,7 @@ class ServingPlanSpace(PlanSpace):
                     workers=plan.workers,
                     bottleneck=kernels[n] if longest == "decode_compute_s" else declared[longest].label,
                     declared=declared,
-                    main="tpot_s",
+                    main=main,
                     score=float(SERVING_OBJECTIVES[self.objective].score(figures, plan.workers)),
                     figures=figures,
                 )
@@ -651,12 +666,13 @@ class ServingPlanSpace(PlanSpace):
             )
             memory = dataclasses.replace(memory, value=value, source="memory_utilisation")
         lengths = {"prompt": workload.prompt_tokens, "output": workload.output_tokens}
+        varies = {"prompt": workload.prompt_variation, "output": workload.output_variation}
         options = {"prompt": "--prompt changes it", "output": "--output-tokens changes it"}
         return (
             *(
                 Assumption(
                     name=name,
-                    value=f"{tokens} tokens",
+                    value=f"{tokens} token{'s' * (tokens > 1)}" + varying(varies[name]),
                     source=request.source_of(f"{name}_tokens", f"{ASSUMED}{options[name]}"),
                 )
                 for name, tokens in lengths.items()
@@ -874,8 +890,13 @@ class ServingPlanSpace(PlanSpace):
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan; the batch is the sequences of all replicas, and nothing of training is asked."""
         section = dict(super().plan_section(ranked, folder))
-        if readers := self.request.prefill_device:
-            section[self.name] = {**section[self.name], "prefill_device": reference("devices", readers, folder)}
+        drafting = self.model.workload.drafting
+        files: tuple[tuple[str, Kind, str | None], ...] = (
+            ("prefill_device", "devices", self.request.prefill_device),
+            ("draft", "models", self.load.draft if drafting is not None and drafting.drafter == "network" else None),
+        )
+        named = {key: reference(kind, name, folder) for key, kind, name in files if name is not None}
+        section[self.name] = {**section[self.name], **named}
         return {"global_batch": ranked.plan.concurrency, "seq": None, "optimizer": None, **section}
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
@@ -905,6 +926,15 @@ def _rounded_down(seconds: float) -> float:
     """
     digits = 2 - math.floor(math.log10(seconds))
     return round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits)
+
+
+def varying(variation: float | None) -> str:
+    """How much lengths differ, in words.
+
+    >>> varying(0.5), varying(None)
+    (', coefficient of variation 0.5', '')
+    """
+    return f", coefficient of variation {variation:g}" if variation else ""
 
 
 def limited(figure: str) -> str:
@@ -990,6 +1020,13 @@ def _check_options(request: Request) -> None:
         ]
     elif request.arrival_cv is not None:
         problems.append("--arrival-cv: needs --rate, the requests per second whose times vary")
+    readers = request.serving_degrees.get("prefill_dp")
+    asks = "--prefill-device" if request.prefill_device is not None else "--prefill-dp"
+    if request.disaggregate == "no" and (asks == "--prefill-device" or (readers is not None and not readers.allows(0))):
+        problems.append(f"{asks}: no GPUs read prompts alone with --disaggregate no; leave one of them out")
+    if (request.disaggregate == "yes" or request.prefill_device) and readers == Bounds(values=(0,)):
+        asks = "--prefill-device" if request.prefill_device is not None else "--disaggregate yes"
+        problems.append(f"{asks}: no GPUs read prompts alone with --prefill-dp 0; leave one of them out")
     if request.acceptance is None:
         drafted = request.serving_degrees.get("draft_tokens")
         needing = {

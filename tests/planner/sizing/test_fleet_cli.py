@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import planner
 from planner.core.errors import NoFeasiblePlan
@@ -119,6 +120,19 @@ def test_a_rate_that_no_fleet_serves_names_what_it_would_take(said: Any) -> None
 def test_a_fleet_from_python_has_a_plan() -> None:
     fleet = planner.size_fleet("llama3-8b", rate=20, prompt=500, output_tokens=100, cluster="h100", max_gpus=8)
     assert fleet.plan().workers == fleet.best["replicas_needed"] * fleet.plan().settings["tp"]
+
+
+@pytest.mark.exact
+def test_the_plan_that_is_written_is_the_one_that_is_named(said: Any, tmp_path: Path) -> None:
+    """With its spare replica another plan needs the fewest GPUs, or keeps the limits more surely, than without."""
+    path = tmp_path / "plan.yaml"
+    asked = ("llama3-8b", "--rate", "24", "--max-tpot", "20ms", "--max-ttft", "300ms", "--cluster", "h100")
+    found = _document(said, *asked, "--max-gpus", "16", "--export", str(path))["best"]
+    written = yaml.safe_load(path.read_text())["serving"]
+    assert found["cost"]["plan"] == {name: written[name] for name in found["cost"]["plan"]}
+    options = {"max_tpot": "20ms", "max_ttft": "300ms", "cluster": "h100", "max_gpus": 16}
+    fleet = planner.size_fleet("llama3-8b", rate=24, **options)
+    assert fleet.plan().settings["max_batch"] == written["max_batch"]
 
 
 @pytest.mark.exact

@@ -36,7 +36,7 @@ def test_an_answer_says_that_drafts_do_not_pay(answer: Ask) -> None:
     asked = ("--acceptance", "5%", "--draft", "llama3-8b", "--objective", "tpot")
     found = json.loads(answer("optimize", *QUESTION, *asked, "--json"))
     assert found["plans"][0]["plan"]["draft_tokens"] == 0 < found["drafted"]["plan"]["draft_tokens"]
-    assert "does not pay; the first plan is" in answer("optimize", *QUESTION, *asked)
+    assert "Drafting:       nothing is gained; the first plan is" in answer("optimize", *QUESTION, *asked)
 
 
 @pytest.mark.parametrize("rate", [(), ("--rate", "2")])
@@ -47,6 +47,40 @@ def test_without_an_acceptance_nothing_is_drafted(rate: tuple[str, ...], answer:
     assert plain["acceptance"] is None
     assert [p["tpot_s"] for p in plain["plans"]] == [p["tpot_s"] for p in other["plans"]]
     assert plain["plans"][0]["plan"] == other["plans"][0]["plan"]
+
+
+def test_the_file_of_a_drafter_is_found_from_the_file_of_a_plan(
+    tmp_path: Path, answer: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan lies in another folder than the network that drafts, and is read from a third one; `compare` names what is asked."""
+    for name in ("nets", "plans", "elsewhere"):
+        (tmp_path / name).mkdir()
+    text = (Path(__file__).parents[4] / "configs/models/llama3-8b.yaml").read_text()
+    (tmp_path / "nets/small.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    asked = (
+        "--tp",
+        "2",
+        "--max-batch",
+        "4",
+        "--acceptance",
+        "0.7",
+        "--draft",
+        "nets/small.yaml",
+        "--draft-tokens",
+        "2",
+    )
+    found = json.loads(answer("estimate", *QUESTION[:5], *asked, "--export", "plans/plan.yaml", "--json"))
+    assert yaml.safe_load(Path("plans/plan.yaml").read_text())["serving"]["draft"] == "../nets/small.yaml"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = json.loads(answer("estimate", "../plans/plan.yaml", "--json"))
+    assert again["plans"][0]["tpot_s"] == found["plans"][0]["tpot_s"]
+    other = tmp_path / "plans/other.yaml"
+    other.write_text((tmp_path / "plans/plan.yaml").read_text().replace("acceptance: 0.7", "acceptance: 0.8"))
+    words = " ".join(answer("compare", "../plans/plan.yaml", str(other)).split())
+    assert "70.0 % of the tokens accepted" in words
+    assert "80.0 % of the tokens accepted" in words
+    assert "The plans answer different questions" in words
 
 
 def test_the_file_of_a_plan_keeps_its_drafts(tmp_path: Path, answer: Ask, fails: Any) -> None:

@@ -448,3 +448,41 @@ def test_a_plan_with_two_pools_is_spelled_out(answer: Ask, tmp_path: Path) -> No
 )
 def test_pools_that_cannot_be(options: tuple[str, ...], words: str, fails: Callable[..., str]) -> None:
     assert words in fails("optimize", "llama3-8b", "--mode", "inference", "--gpus", "4", *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--gpus", "1", "--disaggregate", "yes"), 2, "--disaggregate yes: needs at least 2 GPUs"),
+        (("--gpus", "1", "--prefill-device", "h200"), 2, "--prefill-device: needs at least 2 GPUs"),
+        (("--gpus", "2", "--prefill-device", "h200", "--disaggregate", "no"), 2, "--prefill-device: no GPUs read"),
+        (("--gpus", "2", "--prefill-dp", "1", "--disaggregate", "no"), 2, "--prefill-dp: no GPUs read"),
+        (("--gpus", "2", "--prefill-dp", "0", "--prefill-device", "h200"), 2, "--prefill-device: no GPUs read"),
+        (("--gpus", "2", "--disaggregate", "yes", "--max-ttft", "1us"), 1, "misses: time to first token 27.3 ms"),
+        (("--gpus", "2", "--disaggregate", "yes", "--max-tpot", "1us"), 1, "misses: time per token"),
+        (
+            ("--gpus", "2", "--disaggregate", "yes", "--memory-limit", "8GiB"),
+            1,
+            "nothing fits: the nearest miss (1 x 1 GPU",
+        ),
+    ],
+)
+def test_pools_that_cannot_be_are_refused(fails: Any, options: tuple[str, ...], code: int, message: str) -> None:
+    """One prompt alone takes an H100 27.3 ms (`planner estimate` of one GPU that reads it says so, too)."""
+    assert message in fails("optimize", "llama3-8b", "--mode", "inference", *options, code=code)
+
+
+def test_answers_of_one_token_have_no_time_per_token(answer: Ask) -> None:
+    text = answer(*LLAMA, "--output-tokens", "1", "--disaggregate", "no")
+    assert "then one every" not in text
+    assert "Limited by:     kernels (" in text
+    assert "output 1 token (given)" in text
+
+
+def test_the_proof_of_throughput_is_not_compared_with_the_time_of_a_token(answer: Ask) -> None:
+    """Three percentiles are three numbers, too, unless all are equal."""
+    text = " ".join(answer(*LLAMA, "--prefix-cached", "100%", "--disaggregate", "no").split())
+    assert "Plan 1 is: the simplest within 1 %" in text
+    assert "is faster than the best of them" in text
+    assert "less than the first" not in text
+    assert re.search(r"per token [\d.]+ ms, [\d.]+ ms, [\d.]+ ms; whole", text)

@@ -74,6 +74,15 @@ def test_the_rate_is_part_of_the_file(tmp_path: Path, answer: Ask) -> None:
     assert closed["plans"][0]["rate_per_s"] is None
 
 
+def test_a_plan_of_a_full_server_is_asked_about_a_rate(tmp_path: Path, answer: Ask) -> None:
+    """A rate fixes the throughput, so the file's objective does not count then."""
+    path = tmp_path / "p.yaml"
+    answer("optimize", *QUESTION, "--disaggregate", "no", "--export", str(path))
+    assert content(path)["serving"]["objective"] == "throughput"
+    found = json.loads(answer("estimate", str(path), "--rate", "2", "--json"))
+    assert (found["objective"], found["plans"][0]["rate_per_s"]) == ("tokens_per_s_per_gpu", 2.0)
+
+
 def test_the_file_is_versioned_and_carries_prediction_and_provenance(plan: Path) -> None:
     document = content(plan)
     PlanDocument.model_validate(document)
