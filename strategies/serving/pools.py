@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.rules import NetworkShape
@@ -309,23 +310,30 @@ def _search_fewest(
     pools = PoolsAtRate.of(model, settings, *kinds)
     size, highest = pools.units, (kinds[0].dp // kinds[0].sharing, kinds[1].dp // kinds[1].sharing)
     low = [high if fixed else np.ones_like(high) for high, fixed in zip(highest, are_fixed, strict=True)]
-    shares = 1 * (kinds[1].sharing > 1)
     read = np.stack([pools.least_readers(low[0], highest[0], is_shared=bool(kind)) for kind in range(2)])
     decode = pools.least_decoders(np.arange(len(others)), low[1], highest[1], np.zeros(len(others)))
-    reader, decoder = (index.reshape(-1) for index in np.indices((len(some), len(others))))
-    least = size[0][reader] * read[shares[decoder], reader] + size[1][decoder] * decode[decoder]
-    request_s = (readers.alone_s[some])[reader] + model.workload.later_tokens * decoders.first_s[others][decoder]
-    order = np.lexsort((request_s, least))
-    tokens_per_s = np.full(len(order), pools.arrivals.rate_per_s * model.workload.output_tokens)
-    score = np.asarray(SERVING_OBJECTIVES[settings.objective].score({"output_tokens_per_s": tokens_per_s}, least))
-    score, request_s = score * (1.0 - EQUAL), request_s * (1.0 - EQUAL)
-    order = order[least[order] <= settings.max_workers]
+    # Devices of every pair; none has a kind of which no number does.
+    of_reader, of_decoder = (
+        np.where(least <= most, devices * least, settings.max_workers)
+        for least, most, devices in zip((read, decode), highest, size, strict=True)
+    )
+    shares = 1 * (kinds[1].sharing > 1)
+    least = (of_reader[shares].T + of_decoder).reshape(-1)
+    pairs = np.flatnonzero(least <= settings.max_workers)
+    least, tokens_per_s = least[pairs], pools.arrivals.rate_per_s * model.workload.output_tokens
+    reader, decoder = np.divmod(pairs, len(others))
     done, count = 0, _FIRST_PAIRS
-    while done < len(order):
-        rows = order[done : done + count]
-        if not best.may_enter(score[rows[:1]], request_s[rows[:1]]).any():
+    while done < len(pairs):
+        near = lowest(least, done + count)
+        request_s = readers.alone_s[some][reader[near]]
+        request_s = request_s + model.workload.later_tokens * decoders.first_s[others][decoder[near]]
+        order = np.lexsort((request_s, least[near]))[done : done + count]
+        rows, request_s = near[order], request_s[order] * (1.0 - EQUAL)
+        figures = {"output_tokens_per_s": np.full(len(rows), tokens_per_s)}
+        score = np.asarray(SERVING_OBJECTIVES[settings.objective].score(figures, least[rows])) * (1.0 - EQUAL)
+        if not best.may_enter(score[:1], request_s[:1]).any():
             break
-        rows = rows[best.may_enter(score[rows], request_s[rows])]
+        rows = rows[best.may_enter(score, request_s)]
         plans = pools.least_pairs(
             reader[rows], decoder[rows], read[shares[decoder[rows]], reader[rows]], decode[decoder[rows]], highest
         )
@@ -334,35 +342,41 @@ def _search_fewest(
         outcome.searched["enumerated"] += len(rows)
         done, count = done + count, 2 * count
         if progress is not None:
-            progress("plans with two pools", done / len(order))
+            progress("plans with two pools", min(done / len(pairs), 1.0))
         if outcome.searched["enumerated"] >= settings.effort or clock.is_over:
-            outcome.out_of_time = done < len(order)
+            outcome.out_of_time = done < len(pairs)
             break
     seen = outcome.searched["enumerated"] + outcome.searched["do not fit"]
     outcome.searched["bounded away"] = outcome.space_size - seen
     if not best.plans:
-        _add_nearest(model, settings, best, pools, reader, decoder)
+        _add_nearest(model, settings, best, pools)
 
 
-def _add_nearest(
-    model: ServingModel,
-    settings: ServingSettings,
-    best: _BestPairs,
-    pools: PoolsAtRate,
-    reader: IntArray,
-    decoder: IntArray,
-) -> None:
+def lowest(values: NDArray[Any], count: int) -> IntArray:
+    """Rows of so many of the least values, and of those that equal the last of them.
+
+    >>> lowest(np.array([3, 1, 2, 2]), 2).tolist()
+    [1, 2, 3]
+    """
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+
+
+def _add_nearest(model: ServingModel, settings: ServingSettings, best: _BestPairs, pools: PoolsAtRate) -> None:
     """Look at pairs that share all devices by what their pools take for a request, for the nearest miss."""
     size = pools.units
-    each = [size[0] / pools.reading.reads_per_s, size[1] / pools.decoding.decodes_per_s / pools.decoders.sharing]
-    share = each[0][reader] / (each[0][reader] + each[1][decoder])
-    most = (settings.max_workers - size[1][decoder]) // size[0][reader]
-    read = np.clip(np.round(settings.max_workers * share / size[0][reader]), 1, np.maximum(most, 1)).astype(np.int64)
-    decode = (settings.max_workers - read * size[0][reader]) // size[1][decoder]
-    rows = np.flatnonzero(most > 0)
-    rows = rows[np.argsort((each[0][reader] + each[1][decoder])[rows], kind="stable")][:_NEAREST]
-    if len(rows):
-        plans = pools.plans(reader[rows], decoder[rows], read[rows], decode[rows])
+    each = size[0] / pools.reading.reads_per_s, size[1] / pools.decoding.decodes_per_s / pools.decoders.sharing
+    both = np.where(size[0][:, None] + size[1] <= settings.max_workers, each[0][:, None] + each[1], np.inf).reshape(-1)
+    rows = lowest(both, _NEAREST)
+    rows = rows[np.argsort(both[rows], kind="stable")][:_NEAREST]
+    reader, decoder = np.divmod(rows[np.isfinite(both[rows])], len(size[1]))
+    if len(reader):
+        share = each[0][reader] / (each[0][reader] + each[1][decoder])
+        most = (settings.max_workers - size[1][decoder]) // size[0][reader]
+        read = np.clip(np.round(settings.max_workers * share / size[0][reader]), 1, most).astype(np.int64)
+        decode = (settings.max_workers - read * size[0][reader]) // size[1][decoder]
+        plans = pools.plans(reader, decoder, read, decode)
         best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
 
 
