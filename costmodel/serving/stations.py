@@ -452,7 +452,7 @@ def _decoding(at: Stations, stream: Stream) -> OpenLoop:
             most_through=nothing,
         ),
     )
-    return open_loop(server, replace(stream, prompt_variation=0.0))
+    return open_loop(server, replace(stream, prompt_variation=0.0), percentiles=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
