@@ -36,6 +36,10 @@ class Objective:
         What is minimised, in a few words.
     better : str
         What the better of two plans is: "The first plan is ... than the second."
+    figure_word : str
+        What tables call the figure that plans are compared by; empty: as the objective.
+    is_rate : bool
+        More of that figure is better.
     cost : function of (Device, Host or None, format), optional
         What a device costs per second in a format such as "bf16"; it returns None where nobody has stated it. Without the function only the
         step counts, however many devices are in use.
@@ -58,6 +62,8 @@ class Objective:
     name: str
     doc: str
     better: str
+    figure_word: str = ""
+    is_rate: bool = False
     cost: Callable[[Device, Host | None, str], DeviceCost | None] | None = None
     unstated: str = ""
     figure: Figure | None = None
@@ -178,18 +184,37 @@ def _power_text(device: Device, host: Host | None) -> str:
     return f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
 
 
-register(Objective(name="step_time", doc="the time of a step", better="faster"))
-register(Objective(name="tokens_per_s", doc="the time per token", better="faster"))
+register(Objective(name="step_time", doc="the time of a step", better="faster", figure_word="step time"))
 register(
-    Objective(name="tokens_per_s_per_gpu", doc="GPU seconds per token", better="more efficient", cost=_hours),
+    Objective(name="tokens_per_s", doc="the time per token", better="faster", figure_word="tokens/s", is_rate=True)
 )
-register(Objective(name="mfu", doc="the peak of the GPUs in use x time", better="more efficient", cost=_peak))
-register(Objective(name="gpu_hours", doc="GPUs in use x time", better="cheaper", cost=_hours))
+register(
+    Objective(
+        name="tokens_per_s_per_gpu",
+        doc="GPU seconds per token",
+        better="more efficient",
+        figure_word="tokens/s/GPU",
+        is_rate=True,
+        cost=_hours,
+    ),
+)
+register(
+    Objective(
+        name="mfu",
+        doc="the peak of the GPUs in use x time",
+        better="more efficient",
+        figure_word="MFU",
+        is_rate=True,
+        cost=_peak,
+    )
+)
+register(Objective(name="gpu_hours", doc="GPUs in use x time", better="cheaper", figure_word="GPU hours", cost=_hours))
 register(
     Objective(
         name="money",
         doc="USD per step",
         better="cheaper",
+        figure_word="USD",
         cost=_money,
         unstated=(
             "states no price; write 'price_per_hour: X' (USD per device) in a device file and name it with --device, give --price, "
@@ -210,6 +235,7 @@ register(
         name="energy",
         doc="joules per step",
         better="more energy-efficient",
+        figure_word="energy",
         cost=_energy,
         unstated=(
             "states no power; write 'power: {busy: 700 W, idle: 100 W}' in a device file and name it with --device, or give --power"
@@ -237,7 +263,7 @@ class ServingObjective:
 
     Attributes
     ----------
-    better : str
+    better, figure_word : str
         As of an `Objective`.
     figure : str
         Of a plan: a time, or the rate of output tokens, which counts as the time per token.
@@ -246,8 +272,14 @@ class ServingObjective:
     """
 
     better: str
+    figure_word: str
     figure: str = _RATE
     is_per_device: bool = False
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more of the figure is better."""
+        return self.figure == _RATE
 
     def score(self, figures: Mapping[str, Any], workers: Any) -> Any:
         """What is minimised, in seconds, from the figures and the devices in use of one plan, or of many.
@@ -255,7 +287,7 @@ class ServingObjective:
         >>> SERVING_OBJECTIVES["tokens_per_s_per_gpu"].score({"output_tokens_per_s": 50.0}, 8)
         0.16
         """
-        if self.figure != _RATE:
+        if not self.is_rate:
             return figures[self.figure]
         token_s = 1.0 / figures[_RATE]
         return workers * token_s if self.is_per_device else token_s
@@ -275,9 +307,9 @@ def mean_of(figure: str) -> str:
 
 
 SERVING_OBJECTIVES: Mapping[str, ServingObjective] = {
-    "throughput": ServingObjective(better="faster"),
-    "latency": ServingObjective(better="quicker", figure="request_s"),
-    "ttft": ServingObjective(better="quicker", figure="ttft_s"),
-    "tpot": ServingObjective(better="quicker", figure="tpot_s"),
-    "tokens_per_s_per_gpu": ServingObjective(better="more efficient", is_per_device=True),
+    "throughput": ServingObjective(better="faster", figure_word="output"),
+    "latency": ServingObjective(better="quicker", figure_word="request", figure="request_s"),
+    "ttft": ServingObjective(better="quicker", figure_word="first token", figure="ttft_s"),
+    "tpot": ServingObjective(better="quicker", figure_word="per token", figure="tpot_s"),
+    "tokens_per_s_per_gpu": ServingObjective(better="more efficient", figure_word="output/GPU", is_per_device=True),
 }

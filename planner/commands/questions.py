@@ -111,7 +111,7 @@ def optimize(typed: Typed) -> None:
 
 
 def _picked(typed: Typed, where: Output, files: ReportFiles) -> int | None:
-    """Rank of the plan that --export writes; None: that of the plan to run."""
+    """Number of the plan that --export writes, as the answer has it; None: that of the plan to run."""
     if "pick" not in typed.given:
         return None
     if files.html is not None:
@@ -124,17 +124,20 @@ def _picked(typed: Typed, where: Output, files: ReportFiles) -> int | None:
 def _show_search(answer: Answer, where: Output, files: ReportFiles, pick: int | None) -> None:
     from planner.exporters.launch import following
     from planner.report.answer import search_report
+    from planner.report.roles import numbered
 
-    chosen = next((plan for plan in answer.tabled if plan.rank == pick), None)
+    is_table = where.format in ("table", "markdown")
+    rows = numbered(answer) if is_table else {plan.rank: plan for plan in answer.tabled}
+    chosen = None if pick is None else rows.get(pick)
     is_there = pick is None or chosen is not None
     if answer.plans and is_there:
         export_plan(where, lambda: answer, "the best plan" if pick is None else f"plan {pick}", chosen)
-    report = search_report(answer, following(answer, chosen) if where.format in ("table", "markdown") else "")
+    report = search_report(answer, following(answer, chosen) if is_table else "")
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)
     if not is_there:
-        last = max((plan.rank for plan in answer.tabled), default=0)
+        last = max(rows, default=0)
         raise UsageError(
             f"--pick {pick}: the table ends with plan {last}, and nothing was exported; --top N lists more"
         )

@@ -159,7 +159,7 @@ def _size_fleet(typed: Typed) -> None:
     if ranked:
         what = "the plan, with the replicas that the demand needs,"
         export_plan(where, lambda: ranked[0].found, what, ranked[0].best)
-    emit(fleet_report(fleets, where.export), where)
+    emit(fleet_report(fleets), where)
     if not ranked:
         if where.format == "table" and where.path is None:  # which says so already
             raise typer.Exit(ExitCode.NO_PLAN)

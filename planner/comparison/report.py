@@ -20,9 +20,8 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import StepCost, shown_costs
+from planner.core.objectives import StepCost, change_text, compared_words, shown_costs
 from planner.report.documents import RESULT_VERSION
-from planner.report.tables import ratio_text
 from planner.report.uncertainty import span_text
 from planner.spaces.items import Basis, Item
 
@@ -87,7 +86,9 @@ def why(comparison: Comparison, n: int) -> str:
     if high - low <= EQUAL * high:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
-    better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
+    better = (
+        f"{other.label} is {compared_words(scores[n] / scores[0], first.ranked_by(comparison.objective), first.label)}"
+    )
     if first.question.get("framework") != other.question.get("framework") and _overlap(items[fast], items[slow]):
         better += ", though within the model's error (the 80 % intervals overlap)"
     # What a larger batch gains per sample is nothing that the plan saves.
@@ -97,7 +98,7 @@ def why(comparison: Comparison, n: int) -> str:
         trade += (
             f" {first.label} has stages or splits of its own: the search tries these for its best uniform plans only."
         )
-    return f"{better}: {items[fast].rates(items[slow], comparison.basis)}.{trade}"
+    return f"{better}: {other.rates(first, comparison.basis)}.{trade}"
 
 
 def _overlap(fast: Item, slow: Item) -> bool:
@@ -108,6 +109,8 @@ def _overlap(fast: Item, slow: Item) -> bool:
 
 def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
     """What the faster plan saves and what it pays, with the settings behind the largest saving."""
+    label = comparison.items[fast].label
+    subject = "It" if fast else f"{label[0].upper()}{label[1:]}" if label.startswith("the ") else label
     scale = comparison.items[slow].step_time_s / comparison.work(slow)
     changes = [(row, row.values[fast] - row.values[slow]) for row in comparison.times]
     saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
@@ -123,9 +126,9 @@ def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = Fal
         return batches if is_equal or batches else " No term differs by more than 1 %."
     sentence = ""
     if saved:
-        sentence = f" It saves {_listed(saved, causes)}"
+        sentence = f" {subject} saves {_listed(saved, causes)}"
     if paid:
-        sentence += (", and pays " if saved else " It pays ") + _listed(paid)
+        sentence += (", and pays " if saved else f" {subject} pays ") + _listed(paid)
     return f"{sentence}.{batches}"
 
 
@@ -167,10 +170,6 @@ def memory_sentence(comparison: Comparison, n: int) -> str:
     parts = ", ".join(f"{row.name} {'+' if d > 0 else '-'}{byte_text(abs(d))}" for row, d in rows)
     more, for_what = "more" if change > 0 else "less", f": {parts}" if parts else ""
     return f"{other.label} needs {byte_text(abs(change))} {more} per GPU than {first.label}{for_what}."
-
-
-# From here on a percentage is harder to read than a factor.
-_MANY_TIMES = 10.0
 
 
 def comparison_report(comparison: Comparison, warnings: Sequence[str] = ()) -> Report:
@@ -308,8 +307,8 @@ def _overview(comparison: Comparison) -> Table:
 def _against(comparison: Comparison, n: int) -> str:
     if n == 0 or comparison.items[n].question["model"] != comparison.items[0].question["model"]:
         return NOT_AVAILABLE if n else "-"
-    ratio = comparison.scores[n] / comparison.scores[0]
-    return f"{(ratio - 1) * 100:+.1f} %" if ratio < _MANY_TIMES else f"{significant(ratio)}x"
+    objective = comparison.items[0].ranked_by(comparison.objective)
+    return change_text(comparison.scores[n] / comparison.scores[0], objective)
 
 
 def _text_table(comparison: Comparison, rows: Sequence[tuple[str, tuple[str, ...]]]) -> Table:

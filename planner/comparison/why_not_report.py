@@ -12,11 +12,11 @@ from planner.comparison.why_not import Step, WhyNot
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.notes import note_entry
-from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
+from planner.core.numbers import byte_unit, duration_text, significant, time_unit, used_of_total
+from planner.core.objectives import compared_words
 from planner.report.answer import memory_text
 from planner.report.documents import RESULT_VERSION
 from planner.report.roles import simplest_words
-from planner.report.tables import compared_words
 from planner.spaces.ask import predicted
 from planner.spaces.base import NEARLY
 from planner.spaces.items import item_of
@@ -63,9 +63,7 @@ def verdict(answer: WhyNot) -> str:
         return f"{start}. It is the first plan{simplest}."
     ratio = answer.first.best.score / ranked.score
     simpler = ", which is simpler" if ratio > 1 + EQUAL and answer.first.fastest is not None and is_good else ""
-    if answer.first.objective == "throughput" and abs(ratio - 1) > EQUAL:
-        return f"{start}. It has {percent(ratio)} of the throughput of the first plan{simpler}."
-    return f"{start}. It is {compared_words(ratio, answer.first.objective)} the first plan{simpler}."
+    return f"{start}. It is {compared_words(1.0 / ratio, answer.first.objective, _FIRST)}{simpler}."
 
 
 def _blocks(answer: WhyNot, warnings: Sequence[str]) -> list[Block]:
@@ -138,7 +136,7 @@ def _reasons(answer: WhyNot) -> list[str]:
     if answer.plan is None or answer.first is None or not answer.steps:
         return []
     first = predicted(_space_of(answer.first), answer.first.best.plan)
-    items = [item_of(_PLAN, answer.request, answer.plan), item_of(_FIRST, answer.request, first)]
+    items = [item_of(_FIRST, answer.request, first), item_of(_PLAN, answer.request, answer.plan)]
     comparison = compare_items(items)
     return [text[:1].upper() + text[1:] for text in (why(comparison, 1), memory_sentence(comparison, 1))]
 

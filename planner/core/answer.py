@@ -526,6 +526,19 @@ class ReportParts(Protocol):
     def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> Sequence[tuple[str, str]]:
         """How fast a plan is, by name: what an answer says first; ``runs``: those that its interval is from."""
 
+    def promise(self, answer: Answer | Estimate, plan: RankedPlan) -> str:
+        """What a plan keeps with which chance, for the sentence that names it; begins with its comma."""
+        return ""
+
+    def surer_options(self, answer: Answer) -> Mapping[str, str]:
+        """Options that ask for a plan that keeps the limits more surely; empty where none is needed, or keeps them."""
+        return {}
+
+    def where_fullest(self, answer: Answer | Estimate, plan: RankedPlan) -> tuple[str, str]:
+        """Where the memory of a plan is fullest, and what is to say of it elsewhere; of several kinds the first that is as full."""
+        group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
+        return f"per {group or 'GPU'}", ""
+
     def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
         """What the answer of a search says about this kind of plans, by name."""
         return ()

@@ -63,6 +63,8 @@ class Sentence:
 class Commands(str):
     """A value of `Facts`: what to type, each on a line of its own, then a sentence; in one line where a report has no such lines.
 
+    A command may say what it is for as a comment behind it, "  # ...".
+
     >>> typed = Commands(["planner export plan.yaml", "ls"], "more")
     >>> typed, typed.commands, typed.note
     ('planner export plan.yaml; ls; more', ('planner export plan.yaml', 'ls'), 'more')

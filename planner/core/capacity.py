@@ -187,18 +187,20 @@ def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, ther
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:
-    """Whose runs say how far predicted memory is off, and how well those of others do.
+    """Whose runs say how far predicted memory is off; of frameworks without runs, what tests of others show.
 
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
     '1,439 runs of nanotron'
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
-    '2,000 runs of other frameworks, untested with torchtitan; with one left out, 90.9 % of its plans that should fit did'
+    '2,000 runs of other frameworks (torchtitan is untested; of plans that should fit under a framework left out, 90.9 % did)'
     """
     if errors.framework != OTHERS:
         return f"{counted(errors.rows, 'run')} of {errors.framework}"
-    others = f"other frameworks, untested with {framework}" if framework else "several frameworks"
-    tested = "" if errors.ran == 1.0 else f"; with one left out, {percent(errors.ran)} of its plans that should fit did"
-    return f"{counted(errors.rows, 'run')} of {others}{tested}"
+    said = [f"{framework} is untested"] if framework else []
+    if errors.ran != 1.0:
+        said.append(f"of plans that should fit under a framework left out, {percent(errors.ran)} did")
+    whose = f"{counted(errors.rows, 'run')} of {'other' if framework else 'several'} frameworks"
+    return f"{whose} ({'; '.join(said)})" if said else whose
 
 
 def reserve_words(reserve: str) -> str:

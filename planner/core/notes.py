@@ -18,6 +18,7 @@ from planner.core.numbers import (
     rough_percent,
     significant,
 )
+from planner.core.objectives import compared_words
 
 # Code -> its sentence. A part in [] is left out where one of its values is missing.
 SENTENCES: Mapping[str, str] = {
@@ -36,7 +37,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     # of a mesh
     "plans_not_counted": "the space holds more plans than were counted: the time limit came before all were counted",
-    "similar_plans_left_out": ("--no-diverse shows near-copies[, {roles:roles} above among them]."),
+    "similar_plans_left_out": ("Near-copies[, {roles:roles} above among them,] are left out: --no-diverse shows them."),
     "waits_for_hosts": (
         "{share:share} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
         "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
@@ -84,11 +85,11 @@ SENTENCES: Mapping[str, str] = {
     "assumption_without_effect": "--assume {assumption}={value:g} changes nothing about this plan; it means: {meaning}",
     "rounder_batch": (
         "batch {batch} and {gpus} GPUs have no divisor[ above {shared}] in common: --batch {other_batch} takes {step_time_s:time} "
-        "({plan}), {speedup:number}x faster per sample"
+        "({plan}), {speedup:faster} per sample"
     ),
     "batch_limits_gpus": (
         "the batch limits what more GPUs bring[: every one of {ranks} data-parallel ranks has one sample]"
-        "[; {idle} of {gpus} GPUs stay idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:number}x faster per sample"
+        "[; {idle} of {gpus} GPUs stay idle]; --batch {other_batch} takes {step_time_s:time} ({plan}), {speedup:faster} per sample"
     ),
     "rule_binds": (
         "{framework} does not run a faster plan, {plan}, which would take {step_time_s:time} ({saved:gap} less): {rules}"
@@ -208,6 +209,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "bytes": byte_text,
     "share": percent,
     "gap": rough_percent,
+    "faster": lambda speedup: compared_words(1.0 / speedup, "step_time"),
     "chance": chance_text,
     "family": {
         "model": "model parallelism",

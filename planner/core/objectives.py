@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
-from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, with_figures
+from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, Objective, ServingObjective, with_figures
+from costmodel.tolerances import EQUAL
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.blocks import Column
 from planner.core.errors import UsageError
-from planner.core.numbers import energy_text, significant
+from planner.core.numbers import energy_text, rough_percent, significant
 from planner.core.request import Request
 
 
@@ -21,16 +22,89 @@ def better_word(objective: str) -> str:
     >>> better_word("money"), better_word("latency")
     ('cheaper', 'quicker')
     """
-    return (OBJECTIVES.get(objective) or SERVING_OBJECTIVES[objective]).better
+    return _declared(objective).better
+
+
+def _declared(objective: str) -> Objective | ServingObjective:
+    return OBJECTIVES.get(objective) or SERVING_OBJECTIVES[objective]
 
 
 def worse_word(objective: str) -> str:
     """What the worse of two plans is.
 
-    >>> worse_word("step_time"), worse_word("latency"), worse_word("money")
-    ('slower', 'slower', 'worse')
+    >>> worse_word("step_time"), worse_word("latency"), worse_word("money"), worse_word("energy")
+    ('slower', 'slower', 'dearer', 'less energy-efficient')
     """
-    return "slower" if better_word(objective) in ("faster", "quicker") else "worse"
+    better = better_word(objective)
+    return {"cheaper": "dearer"}.get(better, f"less {better[5:]}" if better.startswith("more ") else "slower")
+
+
+# From twice as much on, it is said how many times as much: a gap from which rounding makes it so.
+_TWICE = 1.995
+
+
+def change_column(ratios: Sequence[float | None], objective: str, priority: int) -> Column:
+    """By how much plans differ from the first, as every table says it: the change of the figure that they are ranked by.
+
+    Parameters
+    ----------
+    ratios : sequence of float or None
+        Scores of the plans after the first over the first's: above 1 is worse, also where more of the figure is better. None: no plan.
+    objective : str
+    priority : int
+        Of the column.
+
+    Examples
+    --------
+    >>> column = change_column([1.0312, 0.9217, 2.2, 1.0, 1.00002], "step_time", 1)
+    >>> column.title, column.unit, column.cells
+    ('step time', 'vs first', ('-', '+3.1 %', '-7.8 %', '2.2x', '0 %', '<+0.1 %'))
+    >>> change_column([4070 / 3010, 4.0], "throughput", 1).cells
+    ('-', '-26 %', '-75 %')
+    """
+    cells = ("-", *("" if ratio is None else change_text(ratio, objective) for ratio in ratios))
+    return Column(_declared(objective).figure_word or objective, cells, priority, unit="vs first")
+
+
+def change_text(ratio: float, objective: str) -> str:
+    """A cell of `change_column`."""
+    change = (1.0 / ratio if _declared(objective).is_rate else ratio) - 1.0
+    if change >= _TWICE - 1.0:
+        return f"{significant(1.0 + change, 2)}x"
+    text = rough_percent(abs(change)) if abs(change) > EQUAL else "0 %"
+    sign = "" if text == "0 %" else "+" if change > 0 else "-"
+    return f"<{sign}{text[1:]}" if text.startswith("<") else f"{sign}{text}"
+
+
+def compared_words(ratio: float, objective: str, than: str = "") -> str:
+    """Say how a plan compares with another, as every sentence does.
+
+    The percentage is the change of the figure that plans are ranked by, as in tables: a step that takes 3.8 % longer, or 3.8 % fewer
+    tokens/s, is 3.8 % slower. From a factor of two on, the factor is said.
+
+    Parameters
+    ----------
+    ratio : float
+        Its score over that of the other: above 1 is worse.
+    objective : str
+    than : str
+        What the other is called; empty where that is clear.
+
+    Examples
+    --------
+    >>> compared_words(1.038, "step_time"), compared_words(0.5, "step_time", "plan 2"), compared_words(1.0, "step_time", "plan 2")
+    ('3.8 % slower', '2.0x faster than plan 2', 'as fast as plan 2')
+    >>> compared_words(4070 / 3010, "throughput"), compared_words(3010 / 4070, "throughput"), compared_words(1.25, "money")
+    ('26 % slower', '35 % faster', '25 % dearer')
+    """
+    better = better_word(objective)
+    if abs(ratio - 1.0) <= EQUAL:
+        return f"as {'fast' if better == 'faster' else 'good'}{f' as {than}' * bool(than)}"
+    word = worse_word(objective) if ratio > 1.0 else better
+    factor = max(ratio, 1.0 / ratio)
+    change = abs((1.0 / ratio if _declared(objective).is_rate else ratio) - 1.0)
+    many = f"{significant(factor, 2)}x" if factor >= _TWICE else rough_percent(change)
+    return f"{many} {word}{f' than {than}' * bool(than)}"
 
 
 def best_word(objective: str) -> str:

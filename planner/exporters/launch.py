@@ -13,6 +13,7 @@ from planner.core.blocks import Commands
 from planner.core.errors import PlannerError
 from planner.core.numbers import joined_words
 from planner.core.request import SPACES, imported
+from planner.core.typed import asked_again, is_typed
 from planner.exporters import EXPORTERS, exporter_of, targets_that_take
 from planner.exporters.account import MESH_SETTINGS, Account
 from planner.exporters.export import AnyJob, make_export, starts, written
@@ -23,24 +24,6 @@ if TYPE_CHECKING:
     from planner.report.first_screen import Launch
 
 _PLAN, _FOLDER = "plan.yaml", "run"
-# Options of a command that say what is written, which another run need not write again; True: a value follows.
-_WRITTEN = {
-    "--html": True,
-    "--plot": True,
-    "--figure": True,
-    "--trace": True,
-    "--output": True,
-    "-o": True,
-    "--format": True,
-    "-f": True,
-    "--width": True,
-    "--json": False,
-    "--static": False,
-    "--quiet": False,
-    "-q": False,
-    "--verbose": False,
-    "-v": False,
-}
 
 
 def launch_of(answer: Answer | Estimate) -> Launch:
@@ -90,13 +73,15 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     Commands or str
         "": the question was not typed.
     """
-    if not _is_typed(answer):
+    if not is_typed(answer.setting.command_line):
         return ""
     file, first = _plan_file(answer)
     plan = shlex.quote(file)
     found = _exports(answer, ranked or answer.best)
     whole = [target for target, _, account in found if not account.cannot]
-    commands, note = [*first], ""
+    surer = answer.space.report.surer_options(answer)
+    sure = [f"{asked_again(answer.setting.command_line, surer)}  # 90 % sure of each"] if surer else []
+    commands, note = [*sure, *first], ""
     if found:
         target, cannot = found[0][0], found[0][2].cannot
         commands.append(f"planner export {plan} --to {target} -o {_FOLDER}")
@@ -111,7 +96,7 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
                 framework = exporter_of(target).FRAMEWORK
                 left += f": --framework {framework} asks for plans that it runs"
                 if first and not any(f"--{name}" in answer.setting.command_line for name in cannot):
-                    commands[0] += f" --framework {framework}"
+                    commands[-2] += f" --framework {framework}"
             note += left
         elif whole[1:]:
             note += f"or --to {', '.join(whole[1:])}"
@@ -148,30 +133,20 @@ def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[str, A
     return sorted(found, key=lambda each: len(each[2].cannot))
 
 
-def _is_typed(answer: Answer | Estimate) -> bool:
-    """Whether the question was asked on the command line."""
-    return answer.setting.command_line.startswith("planner ")
-
-
 def _plan_file(answer: Answer | Estimate) -> tuple[str, Sequence[str]]:
     """The plan file, and the command that writes it, where there is none."""
     line = answer.setting.command_line
-    if not _is_typed(answer):
+    if not is_typed(answer.setting.command_line):
         return _PLAN, (f'result.save("{_PLAN}")  # in Python',)
     # The plan that a search is given is one to compare with.
     is_search = isinstance(answer, Answer)
     named = ("--export",) if is_search else ("--export", "--plan", "-p")
     words = iter(shlex.split(line))
-    kept: list[str] = []
-    for word in words:
+    for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in named:
             return value if equals else next(words, _PLAN), ()
-        if not is_search and len(kept) == 2 and is_plan_file(word):  # planner explain plan.yaml
+        if not is_search and place == 2 and is_plan_file(word):  # planner explain plan.yaml
             return word, ()
-        if name not in _WRITTEN:
-            kept.append(word)
-        elif _WRITTEN[name] and not equals:
-            next(words, None)
-    file = _PLAN if _PLAN not in kept else f"best-{_PLAN}"  # the plan of the question stays
-    return file, (f"{shlex.join(kept)} --export {file}",)
+    file = _PLAN if _PLAN not in shlex.split(line) else f"best-{_PLAN}"  # the plan of the question stays
+    return file, (asked_again(line, {"--export": file}),)

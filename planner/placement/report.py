@@ -12,12 +12,12 @@ import numpy as np
 from costmodel.tolerances import PRINTED_COST
 from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
 from planner.core.numbers import Unit, byte_text, counted, duration_text, significant, time_unit, used_of_total
+from planner.core.objectives import compared_words
 from planner.placement.check import Checked
 from planner.placement.placement_file import Claim, assignment_of
 from planner.placement.question import PlaceAnswer, rows_of
 from planner.report.answer import memory_text, unproven_text, used_text, verdict_blocks
 from planner.report.documents import RESULT_VERSION
-from planner.report.tables import compared_words
 
 # Smaller and larger numbers are written with an exponent: nobody counts so many zeros.
 _LEAST_PLAIN, _MOST_PLAIN = 1e-9, 1e15
@@ -204,8 +204,8 @@ def _compared(answer: PlaceAnswer) -> Iterator[tuple[str, str]]:
     problem, result, one = answer.problem, answer.result, answer.one_device
 
     def gain(other: float, name: str, note: str = "") -> str:
-        ratio = other / result.objective if result.objective > 0 else 1.0
-        return f"{compared_words(ratio, 'step_time')} {name} ({_text(answer, other)}{note})"
+        ratio = result.objective / other if result.objective > 0 else 1.0
+        return f"{compared_words(ratio, 'step_time', name)} ({_text(answer, other)}{note})"
 
     if answer.objective == "piper":
         name = f"data parallelism on {counted(max(problem.copies), 'device')}"

@@ -30,7 +30,6 @@ from planner.core.numbers import (
     big_count,
     byte_text,
     byte_unit,
-    counted,
     duration_text,
     duration_unit,
     percent,
@@ -39,7 +38,7 @@ from planner.core.numbers import (
     significant,
     time_unit,
 )
-from planner.core.objectives import best_word, better_word, cost_of, cost_text, objective_columns
+from planner.core.objectives import best_word, better_word, compared_words, cost_of, cost_text, objective_columns
 from planner.core.request import WELL_TUNED_WORDS
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.frameworks import frameworks_blocks
@@ -49,7 +48,6 @@ from planner.report.tables import (
     assumption_rows,
     column_maker,
     comparison_table,
-    gap_text,
     largest_parts,
     legend,
     link_blocks,
@@ -104,7 +102,7 @@ _MATTER = (
 
 
 # What to type next where a program asks.
-_NEXT = (
+NEXT = (
     "--export plan.yaml keeps the plan (--pick N: plan N), 'planner export plan.yaml --to NAME -o run' writes its launch files "
     "('planner list exporters'), 'planner explain --plan plan.yaml' says where its time goes"
 )
@@ -120,7 +118,7 @@ def search_report(answer: Answer, following: str = "") -> Report:
         What to type next; "": in words.
     """
     return Report(
-        blocks=lambda: _search_blocks(answer, following or _NEXT),
+        blocks=lambda: _search_blocks(answer, following or NEXT),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
         records=lambda: [plan.row() for plan in answer.listed],
@@ -165,7 +163,7 @@ def _search_blocks(answer: Answer, following: str) -> list[Block]:
     return [
         *verdict_blocks(
             f"Best, under {answer.setting.framework or WELL_TUNED_WORDS}" if answer.frameworks else "Best",
-            best.summary,
+            best.summary + answer.space.report.promise(answer, best),
             facts,
         ),
         *frameworks_blocks(answer),
@@ -192,29 +190,35 @@ def memory_text(used_bytes: float, capacity_bytes: float, where: str = "per GPU"
     >>> memory_text(9 * 2**30, 80 * 2**30), memory_text(81 * 2**30, 80 * 2**30, "on acc1")
     ('9.00 GiB of 80.0 GiB per GPU (71.0 GiB to spare)', '81.0 GiB of 80.0 GiB on acc1 (1.00 GiB too much)')
     >>> memory_text(64.4 * 2**30, 79.6 * 2**30, chance="98 %")
-    '64.4 GiB of 79.6 GiB per GPU, 98 % likely to fit'
+    '64.4 GiB of 79.6 GiB per GPU, P(fits) 98 %'
     """
     room = capacity_bytes - used_bytes
     if chance:
-        return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, {chance} likely to fit"
+        return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where}, P(fits) {chance}"
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
 
 
 def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
     """How long, how fast, how much memory."""
-    # Where there are several kinds, of the fullest: the first that is as full.
-    group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
-    where = f"per {group or 'GPU'}"
-    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_text)
+    runs = runs_words(answer.error_bars, answer.setting.framework)
+    return [
+        *answer.space.report.speed_facts(plan, answer.objective, runs),
+        ("Memory", memory_fact(answer, plan)),
+    ]
+
+
+def memory_fact(answer: Answer | Estimate, plan: RankedPlan) -> str:
+    """How full the memory is and where, how sure it fits, by what that is known, and how much a plan may need."""
+    where, elsewhere = answer.space.report.where_fullest(answer, plan)
+    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_there_bytes, where, plan.fits_text) + elsewhere
     framework, errors = answer.setting.framework, answer.setting.memory_errors
-    if errors is not None and plan.fits_text:
-        limit = byte_text(plan.memory_capacity_bytes)
-        above = f"no plan above {limit}" if plan.fits else f"above {limit} is too much"
-        why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
-        memory += f" ({errors_words(errors, framework)}); {above}{why}"
-    runs = runs_words(answer.error_bars, framework)
-    return [*answer.space.report.speed_facts(plan, answer.objective, runs), ("Memory", memory)]
+    if errors is None or not plan.fits_text:
+        return memory
+    most = f"{'up to' if plan.fits else 'more than'} {byte_text(plan.memory_capacity_bytes)}"
+    why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
+    may = "may be needed" if plan.fits else "is too much"
+    return f"{memory} by {errors_words(errors, framework)}; {most} {may}{why}"
 
 
 # What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.
@@ -306,15 +310,20 @@ def _workers(answer: Answer, better: str) -> list[tuple[str, str]]:
 
 def _left_out(answer: Answer, shown: Sequence[RankedPlan]) -> str:
     """How many plans have no row, and how to see them."""
-    number = len(answer.tabled) - len(shown)
-    if not number:
-        return ""
-    return f"--top {len(answer.tabled)} shows {counted(number, 'more plan')}."
+    last = max(plan.rank for plan in answer.tabled)
+    left = last - len(shown)
+    which = "1 more plan is" if left == 1 else f"{left} more plans are"
+    return f"{which} left out: --top {last} shows {'it' if left == 1 else 'them'}." if left else ""
+
+
+def _numbers(shown: Sequence[RankedPlan]) -> dict[int, int]:
+    """Ranks of plans to the numbers of their rows."""
+    return {plan.rank: number for number, plan in enumerate(shown, start=1)}
 
 
 def _benchmark(answer: Answer, shown: Sequence[RankedPlan]) -> list[Sentence]:
     """What to benchmark; the refined plan is not compared with the others under the model's error."""
-    found = benchmark_sentence(answer.error_bars, [plan.rank for plan in shown], answer.plans[0].rank)
+    found = benchmark_sentence(answer.error_bars, _numbers(shown), answer.plans[0].rank)
     if answer.refined is None:
         return found
     return [Sentence(f"Of the uniform plans, {text[0].lower()}{text[1:]}") for text in (block.text for block in found)]
@@ -332,7 +341,9 @@ def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explaine
         *(("Warning", warning) for warning in warnings),
     ]
     blocks = [
-        *verdict_blocks("Plan", estimate.ranked.summary, facts),
+        *verdict_blocks(
+            "Plan", estimate.ranked.summary + estimate.space.report.promise(estimate, estimate.ranked), facts
+        ),
         *estimate.space.report.estimate_blocks(estimate),
     ]
     if not is_explained:
@@ -365,8 +376,8 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     unit = time_unit(max(max(a, b) for _, a, b in rows))
     cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures), best)
     against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
-    heading = f"Against the best plan: {gap_text(ranked.gap, estimate.objective)} against {against} of {best.summary}"
-    return [Heading(heading), comparison_table(rows, unit, total=has_sum)]
+    heading = f"{compared_words(1.0 + ranked.gap, estimate.objective, 'the best plan')}: {against}: {best.summary}"
+    return [Heading(f"{heading[0].upper()}{heading[1:]}"), comparison_table(rows, unit, total=has_sum)]
 
 
 # -- what rests on what
@@ -404,9 +415,7 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     if isinstance(answer, Answer):
         facts.append(("Space", f"{answer.space.report.space}; {_space(answer.proof)}"))
         facts += answer.space.report.detail_facts(answer)
-        odd = inversions(
-            answer.error_bars, [plan.rank for plan in answer.space.report.shown(answer)], answer.plans[0].rank
-        )
+        odd = inversions(answer.error_bars, _numbers(answer.space.report.shown(answer)), answer.plans[0].rank)
         facts += [("Plans to benchmark", odd)] if odd else []
     if answer.free_layers:
         facts.append(("Layers that cost nothing", ", ".join(answer.free_layers)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
 from planner.core.blocks import Block, Facts, Heading, Table
 from planner.core.numbers import percent, significant, time_unit, used_of_total
-from planner.core.objectives import shown_costs
+from planner.core.objectives import change_column, change_text, shown_costs
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_times, shown_plans
@@ -26,7 +26,6 @@ from planner.report.page import (
     table,
     table_html,
 )
-from planner.report.tables import gap_text
 from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
 from planner.report.what_if import WHAT_IF_STYLE
 
@@ -281,6 +280,8 @@ def _plans_table(shown: Mapping[str, RankedPlan], objective: str) -> str:
     unit = time_unit(min(plan.step_time_s for plan in plans))
     ranked = [label.startswith("#") for label in shown]
 
+    change = change_column((), objective, 0)
+
     def time_text(seconds: float) -> str:
         return f"{significant(seconds / unit.size)} {unit.name}"
 
@@ -299,11 +300,8 @@ def _plans_table(shown: Mapping[str, RankedPlan], objective: str) -> str:
     columns: list[tuple[str, str, list[Cell]]] = [
         (
             "plan",
-            "rank, or what the plan is compared for",
-            [
-                Cell(label, plan.rank if known else 1e9)
-                for (label, plan), known in zip(shown.items(), ranked, strict=True)
-            ],
+            "number, or what the plan is compared for",
+            [Cell(label, int(label[1:]) if known else 1e9) for label, known in zip(shown, ranked, strict=True)],
         ),
         ("what it is", "", [Cell(plan.summary, plan.summary) for plan in plans]),
         numbers("step", "predicted time of a step", (plan.step_time_s for plan in plans), time_text),
@@ -319,10 +317,10 @@ def _plans_table(shown: Mapping[str, RankedPlan], objective: str) -> str:
             percent,
         ),
         numbers(
-            "gap",
-            "to the first plan",
+            f"{change.title} vs first",
+            "of the figure that plans are ranked by",
             of_ranked(plan.gap for plan in plans),
-            lambda gap: gap_text(gap, objective),
+            lambda gap: change_text(1.0 + gap, objective),
         ),
         numbers("GPUs", "in use", (plan.workers for plan in plans), lambda v: f"{v:,.0f}"),
         *([] if has_tokens else [numbers("samples/s", "", figures("throughput_samples_per_s"), significant)]),

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Facts, Heading, Sentence
-from planner.core.numbers import byte_text, duration_text, joined_words, percents, rough_percent, significant
-from planner.core.objectives import better_word, shown_costs, with_unit
+from planner.core.numbers import byte_text, duration_text, joined_words, percents, significant
+from planner.core.objectives import compared_words, shown_costs, with_unit
 from planner.report.answer import bottleneck_text
 from planner.report.figures.kinds import COLOURS, colour_of
 from planner.report.frameworks import is_of_frameworks
 from planner.report.page import escaped, facts
 from planner.report.roles import is_roles, role_line, roles_of
-from planner.report.tables import gap_text, largest_parts, paid_text
+from planner.report.tables import largest_parts, paid_text
 
 
 def _rules(shade: int) -> str:
@@ -202,12 +202,13 @@ def _others(answer: Answer | Estimate) -> list[tuple[str, str]]:
         best = answer.best
         if best is None or best.plan == answer.ranked.plan:
             return []
-        ahead = f"{rough_percent(1.0 - best.score / answer.ranked.score)} {better_word(answer.objective)}"
+        ahead = compared_words(best.score / answer.ranked.score, answer.objective)
         return [("The best plan", f"{ahead} ({paid_text(best, answer.objective, answer.ranked)}): {best.summary}")]
     found = []
     if len(answer.listed) > 1:
         second = answer.listed[1]
-        text = f"{gap_text(second.gap, answer.objective)} ({paid_text(second, answer.objective, answer.best)}): {second.summary}"
+        paid = paid_text(second, answer.objective, answer.best)
+        text = f"{compared_words(1.0 + second.gap, answer.objective)} ({paid}): {second.summary}"
         found.append((f"Next best: plan {second.rank}", text))
     return [*found, *(role_line(answer, roles, plan) for roles, plan in roles_of(answer))]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from planner.core.answer import Answer, FrameworkPlan, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Table
-from planner.core.numbers import byte_text, duration_text, duration_unit, percent
+from planner.core.numbers import byte_text, duration_text, duration_unit, joined_words, percent
+from planner.core.objectives import change_column
 from planner.core.request import WELL_TUNED, WELL_TUNED_WORDS
-from planner.report.tables import fits_columns, worse_text
+from planner.report.tables import fits_columns
 from planner.report.uncertainty import interval_text
 
 # Of the best plan of a framework; none where it has no plan.
@@ -42,9 +43,9 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
     plans = tuple(row.reason.partition("\n")[0] if row.answer is None else row.answer.best.summary for row in rows)
     columns = (
         Column("framework", tuple(_name(row) for row in rows), 0, is_text=True),
-        Column(f"time per {answer.space.step_word}", of_plan(lambda plan: duration_text(plan.step_time_s)), 0),
+        Column("time", of_plan(lambda plan: duration_text(plan.step_time_s)), 0, unit=f"per {answer.space.step_word}"),
         Column("80 % interval", of_plan(_interval), 3),
-        Column("behind", cells(lambda row, _: worse_text(row.behind) if row.behind else ""), 1),
+        change_column([None if row.answer is None else 1.0 + row.behind for row in rows[1:]], answer.objective, 1),
         Column("memory", of_plan(lambda plan: byte_text(plan.memory_bytes_per_gpu)), 2, unit="per GPU"),
         *fits_columns([None if row.answer is None else row.answer.best for row in rows], 2),
         Column("MFU", of_plan(_mfu), 4),
@@ -54,8 +55,15 @@ def frameworks_blocks(answer: Answer) -> list[Block]:
         Column("plan, or why there is none", plans, 0, is_text=True, flexible=True, plans=True),
     )
     shown = [column for column in columns if column.priority == 0 or any(column.cells)]
-    reasons = tuple(f"{_name(row)}: {row.why}" for row in rows if row.why)
-    return [Heading(_HEADING), Table(columns=tuple(shown), highlight=0, caption=reasons)]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why:
+            reasons.setdefault(row.why.removeprefix(_name(row)), []).append(_name(row))
+    said = tuple(
+        f"{names[0]}{why}{f' The same holds for {joined_words(names[1:])}.' * bool(names[1:])}"
+        for why, names in reasons.items()
+    )
+    return [Heading(_HEADING), Table(columns=tuple(shown), highlight=0, caption=said)]
 
 
 def is_of_frameworks(heading: Heading) -> bool:

@@ -234,7 +234,7 @@ def caption_html(block: Table) -> str:
 
 def _column_title(title: str, unit: str) -> str:
     words = title.replace("\n", " ")
-    if words.endswith(" to"):  # "gap to", "first"
+    if unit.startswith("vs "):  # "step time vs first"
         return f"{words} {unit}"
     return f"{words} ({unit})" if unit else words
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.blocks import Block, Facts, Heading
 from planner.core.numbers import byte_text, counted, significant
-from planner.core.objectives import best_word, worse_word
-from planner.report.tables import gap_text, paid_text, worse_text
+from planner.core.objectives import best_word, compared_words
+from planner.report.tables import paid_text
 
 _HEADING = "Roles"
 # Roles with what they are called; the best plan's own word is that of the objective.
@@ -89,6 +89,12 @@ def roles_of(answer: Answer) -> list[tuple[list[Role], RankedPlan | None]]:
     return [(roles, plan) for roles, plan in found if roles or (plan is answer.best and answer.fastest is not None)]
 
 
+def numbered(answer: Answer) -> dict[int, RankedPlan]:
+    """Plans by their numbers: the rows of the table as it is shown, then those that it leaves out."""
+    shown = answer.space.report.shown(answer)
+    return dict(enumerate([*shown, *(plan for plan in answer.tabled if plan not in shown)], start=1))
+
+
 def roles_blocks(answer: Answer) -> list[Block]:
     """A line for every plan that has a role."""
     lines = tuple(role_line(answer, roles, plan) for roles, plan in roles_of(answer))
@@ -127,7 +133,7 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
         too_few = f"a batch of {setting.global_batch} has no {setting.gpus} parts"
         why_not = roles[0].why_not or (too_few if setting.gpus > setting.global_batch else "does not fit")
         return title, _NONE[roles[0].name].format(source=roles[0].source, why_not=why_not, data_parallelism=plain)
-    listed = next((f"plan {p.rank}" for p in answer.tabled if p.plan == plan.plan), plan.summary)
+    listed = next((f"plan {n}" for n, p in numbered(answer).items() if p.plan == plan.plan), plan.summary)
     why = _why(answer, roles[0], plan)
     # One reason is enough: the others show in the figures.
     also = "".join(f"; also {TITLES[role.name][0].lower()}{TITLES[role.name][1:]}" for role in roles[1:])
@@ -135,10 +141,8 @@ def role_line(answer: Answer, roles: Sequence[Role], plan: RankedPlan | None) ->
     # The reasons of two roles say it.
     other = plan.workers != answer.best.workers and roles[0].name not in ("fewest_gpus", "data_parallel_all")
     on = f", on {_on_others(answer, roles[0], plan)}" if other else ""
-    return (
-        title,
-        f"{_gap(answer, plan)} ({paid_text(plan, answer.objective, answer.best)}{on}){why}: {listed}{also}{ends}",
-    )
+    gap = compared_words(plan.score / answer.best.score, answer.objective)
+    return title, f"{gap} ({paid_text(plan, answer.objective, answer.best)}{on}){why}: {listed}{also}{ends}"
 
 
 def _on_others(answer: Answer, role: Role, plan: RankedPlan) -> str:
@@ -152,12 +156,6 @@ def _on_others(answer: Answer, role: Role, plan: RankedPlan) -> str:
 
 def _published(role: Role) -> str:
     return f"adapted from {role.source} ({role.note})" if role.note else f"as published ({role.source})"
-
-
-def _gap(answer: Answer, plan: RankedPlan) -> str:
-    """How much better or worse a plan is than the one to run."""
-    gap = plan.score / answer.best.score - 1.0
-    return gap_text(gap, answer.objective) if gap < 0.0 else f"{worse_text(gap)} {worse_word(answer.objective)}"
 
 
 def forgone_words(answer: Answer) -> list[str]:

@@ -5,14 +5,13 @@ Under a table of plans, `legend` says what the abbreviations in their names mean
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from costmodel.hardware.cluster import LinkRow
-from costmodel.tolerances import EQUAL, ROUNDING
+from costmodel.tolerances import ROUNDING
 from planner.core.answer import STATED, Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import (
@@ -21,12 +20,11 @@ from planner.core.numbers import (
     byte_unit,
     duration_text,
     percent,
-    rough_percent,
     significant,
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import better_word, cost_of, cost_text, worse_word
+from planner.core.objectives import change_column, cost_of, cost_text
 
 _WIDTH = 30
 # What the parts of a time that a headline does not name are called.
@@ -260,39 +258,10 @@ def fits_columns(plans: Sequence[RankedPlan | None], priority: int) -> list[Colu
 def ranked_table(
     columns: Sequence[Column], plans: Sequence[RankedPlan], objective: str, *, gap_priority: int = 1
 ) -> Table:
-    """Columns of plans between their ranks and how far behind the first they are."""
-    ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
-    first = plans[0].gap  # below 0 where it is better than those that gaps are measured against
-    gaps = [(1.0 + plan.gap) / (1.0 + first) - 1.0 if first else plan.gap for plan in plans[1:]]
-    cells = ("-", *(gap_text(gap, objective) for gap in gaps))
-    gap = Column(title="gap to", unit="first", cells=cells, priority=gap_priority)
-    return Table(columns=(ranks, *columns, gap), highlight=0)
-
-
-def gap_text(gap: float, objective: str) -> str:
-    """Write how much more a plan takes than another, or how much better it is; a double and more in times as much.
-
-    >>> gap_text(0.0, "step_time"), gap_text(0.0312, "step_time"), gap_text(0.00002, "step_time"), gap_text(-0.0783, "money")
-    ('0 %', '+3.1 %', '<0.1 %', '7.8 % cheaper')
-    >>> gap_text(26.1, "step_time")
-    '27x'
-    """
-    if gap < 0:
-        return f"{rough_percent(-gap)} {better_word(objective)}"
-    return f"{'+' if 0.001 <= gap < _TIMES else ''}{worse_text(gap)}"
-
-
-# From this gap on it is said how many times as much a plan takes.
-_TIMES = 0.995
-
-
-def worse_text(gap: float) -> str:
-    """A gap that is not below 0, without a sign.
-
-    >>> worse_text(0.163), worse_text(1.18)
-    ('16 %', '2.2x')
-    """
-    return rough_percent(gap) if gap < _TIMES else f"{significant(1.0 + gap, 2)}x"
+    """Columns of plans between their numbers and how they compare with the first."""
+    numbers = Column(title="#", cells=tuple(str(n) for n in range(1, len(plans) + 1)))
+    ratios = [plan.score / plans[0].score for plan in plans[1:]]
+    return Table(columns=(numbers, *columns, change_column(ratios, objective, gap_priority)), highlight=0)
 
 
 def paid_text(plan: RankedPlan, objective: str, best: RankedPlan) -> str:
@@ -300,27 +269,6 @@ def paid_text(plan: RankedPlan, objective: str, best: RankedPlan) -> str:
     cost = cost_text(objective, cost_of(objective, plan.figures), plan)
     sure = f", P(fits) {plan.fits_text}" if plan.fits_text != best.fits_text else ""
     return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}{sure}"
-
-
-def ratio_text(ratio: float) -> str:
-    """1.0004 must not read as 1.00."""
-    return significant(ratio) if ratio >= 1.005 else significant(ratio, 1 - math.floor(math.log10(ratio - 1)))
-
-
-def compared_words(ratio: float, objective: str) -> str:
-    """How a plan compares with one that costs *ratio* times as much; the other's name follows.
-
-    >>> compared_words(2.0, "step_time"), compared_words(0.5, "step_time"), compared_words(1.0, "step_time")
-    ('2.00x faster than', '2.00x slower than', 'as fast as')
-    >>> compared_words(2.0, "energy"), compared_words(0.5, "energy"), compared_words(1.0, "energy")
-    ('2.00x more energy-efficient than', '2.00x worse than', 'as good as')
-    """
-    better = better_word(objective)
-    if abs(ratio - 1) <= EQUAL:
-        return f"as {'fast' if better == 'faster' else 'good'} as"
-    return (
-        f"{ratio_text(ratio)}x {better} than" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse_word(objective)} than"
-    )
 
 
 # Degrees, and what so many GPUs split; then what else stands in a name, as a pattern and in words.
@@ -334,6 +282,7 @@ _DEGREES = (
 )
 _LAYERS = (("data", "the samples"), ("channels", "outputs"), ("in-channels", "inputs"), ("rows", "image rows"))
 _OTHERS = (
+    (r"\bprefill\b", "prefill, decode: GPUs that only read prompts, and those that make the tokens"),
     (r"\bep \d", "ep lies within tp x cp x dp, and adds no GPUs"),
     (r"\bvpp \d", "vpp: chunks of layers per GPU"),
     (r"\bzero-bubble\b", "zero-bubble: gradients of weights fill waits of the pipeline"),

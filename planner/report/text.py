@@ -171,21 +171,28 @@ def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:
 def _typed(command: str, width: int) -> list[str]:
     r"""A command that can be pasted: a line that is too long goes on behind a backslash, words in quotes stay whole.
 
-    >>> for line in _typed("planner optimize 'my net.yaml' --gpus 16 --batch 2048", 36):
+    What it is for may stand behind it as a comment of the shell, "  # ...": before it where there is no room.
+
+    >>> for line in _typed("planner optimize 'my net.yaml' --gpus 16 --batch 2048  # once more", 36):
     ...     print(line)
     planner optimize 'my net.yaml' \
-      --gpus 16 --batch 2048
+      --gpus 16 --batch 2048 # once more
     """
-    if len(command) <= width:
-        return [command]
-    lines = [""]
-    for word in map(shlex.quote, shlex.split(command)):
-        if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
-            lines[-1] += " \\"
-            lines.append(f"  {word}")
-        else:
-            lines[-1] += f" {word}" if lines[-1] else word
-    return lines
+    command, _, why = command.partition("  # ")
+    lines = [command]
+    if len(command) > width:
+        lines = [""]
+        for word in map(shlex.quote, shlex.split(command)):
+            if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
+                lines[-1] += " \\"
+                lines.append(f"  {word}")
+            else:
+                lines[-1] += f" {word}" if lines[-1] else word
+    if not why:
+        return lines
+    if len(lines[-1]) + len(why) + 3 > width:
+        return [f"# {why}", *lines]
+    return [*lines[:-1], f"{lines[-1]} # {why}"]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

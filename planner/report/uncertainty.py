@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -69,15 +69,15 @@ def runs_words(bars: ErrorBars | None, framework: str) -> str:
     return f"{counted(bars.rows, 'run')} of {several if bars.kind in _KIND else bars.kind}"
 
 
-def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: int = 1) -> list[Sentence]:
+def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first: int = 1) -> list[Sentence]:
     """What to benchmark, in a sentence or two; nothing where plans were not compared.
 
     Parameters
     ----------
     bars : ErrorBars, optional
         Of the plans that were compared: those that are shown and others.
-    shown : collection of int
-        Ranks of those that are.
+    numbers : mapping of int to int
+        Ranks of those that are, to the numbers of their rows.
     first : int
         Rank of the first of them.
 
@@ -86,46 +86,50 @@ def benchmark_sentence(bars: ErrorBars | None, shown: Collection[int], first: in
     >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
-    >>> benchmark_sentence(sure, (1, 2, 3))[0].text.partition(" --")[0]
+    >>> benchmark_sentence(sure, {1: 1, 2: 2, 3: 3})[0].text.partition(" --")[0]
     "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
-    >>> benchmark_sentence(one, (1, 2))[0].text
+    >>> benchmark_sentence(one, {1: 1, 2: 2})[0].text
     'The first plan is the best of the 2 compared with 97 % probability.'
     >>> unsure = ErrorBars(probability_best=(0.1,) * 10, benchmark_list=tuple(range(1, 10)), benchmark_probability=0.9,
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
-    >>> said = benchmark_sentence(unsure, (1, 2, 3, 4))[0].text.partition(": ")[2].split(". ")
+    >>> said = benchmark_sentence(unsure, {1: 1, 2: 2, 4: 3})[0].text.partition(": ")[2].split(". ")
     >>> said[0]
-    'benchmark plans 1, 2 and 4 (one is within 6 % of the best with 92 % probability)'
+    'benchmark plans 1-3 (one is within 6 % of the best with 92 % probability)'
     >>> said[1]
     '--pick N exports one.'
-    >>> benchmark_sentence(unsure, (1, 2, 3))[0].text.partition("). ")[2]
+    >>> benchmark_sentence(unsure, {1: 1, 2: 2, 3: 3})[0].text.partition("). ")[2]
     '--top 4 shows them all; --pick N exports one.'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
     ranks, count, near = bars.benchmark_list, len(bars.probability_best), bars.near_list
+
+    def named(some: Sequence[int]) -> str:
+        return _ranks([numbers.get(rank, rank) for rank in some])
+
     holds = f"the best of the {count} compared with {_rounded(bars.benchmark_probability)} probability"
     within = ""
     if bars.near_within is not None and bars.near_probability is not None:
         chance = f"{_rounded(bars.near_probability)} probability"
         within = f"within {100 * bars.near_within:.0f} % of the best with {chance}"
     if len(ranks) == 1:
-        text = f"{'The first plan' if ranks == (first,) else f'Plan {ranks[0]}'} is {holds}."
+        text = f"{'The first plan' if ranks == (first,) else f'Plan {named(ranks)}'} is {holds}."
     elif len(ranks) <= SHORT_LIST:
         is_top = list(ranks) == list(range(first, first + len(ranks)))
-        which = f"The top {len(ranks)}" if is_top else f"Plans {_ranks(ranks)}"
+        which = f"The top {len(ranks)}" if is_top else f"Plans {named(ranks)}"
         text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
     else:
         which = f"the {count} best plans" if len(ranks) == count else f"{len(ranks)} of the {count} best plans"
         text = f"The model cannot tell {which} apart"
         if not near:
-            text += f": one of {_ranks(ranks)} is {holds}."
+            text += f": one of {named(ranks)} is {holds}."
         else:
-            benchmark = f": benchmark plans {_ranks(near)} (one is {within})."
-            text += f", but plan {near[0]} is {within}." if len(near) == 1 else benchmark
+            benchmark = f": benchmark plans {named(near)} (one is {within})."
+            text += f", but plan {named(near)} is {within}." if len(near) == 1 else benchmark
     if len(ranks) <= SHORT_LIST and near and len(near) < len(ranks):
-        text += f" {'Plan' if len(near) == 1 else 'One of'} {_ranks(near)} is {within}."
-    is_shown = set(bars.named) <= set(shown)
+        text += f" {'Plan' if len(near) == 1 else 'One of'} {named(near)} is {within}."
+    is_shown = set(bars.named) <= numbers.keys()
     options = [] if is_shown else [f"--top {max(bars.named) - first + 1} shows them all"]
     if len(bars.named) > 1:
         options.append("--pick N exports one")
@@ -151,25 +155,25 @@ def _ranks(ranks: Sequence[int]) -> str:
     return joined_words(words)
 
 
-def inversions(bars: ErrorBars | None, shown: Collection[int], first: int) -> str:
+def inversions(bars: ErrorBars | None, numbers: Mapping[int, int], first: int) -> str:
     """Why plans that are predicted to be slower than others may be likelier the best than those; empty where none is.
 
     A plan's chance grows with its own error, and shrinks with how much of it is that of a faster plan, too.
 
     >>> alike = ErrorBars(probability_best=(0.2, 0.3, 0.5), scores=(1.0, 1.1, 1.2), low_s=(0.8, 0.88, 0.96), high_s=(1.5, 1.65, 1.8))
-    >>> inversions(alike, (1, 2), 1)
+    >>> inversions(alike, {1: 1, 2: 2}, 1)
     'P(best) of plan 2 is above that of a faster one: plans that are alike share their errors; it is less like the others.'
     """
     if bars is None:
         return ""
-    chances, places = bars.probability_best, [rank - first for rank in sorted(shown)]
+    chances, places = bars.probability_best, [rank - first for rank in sorted(numbers)]
     places = [n for n in places if 0 <= n < len(chances)]
     scores = bars.scores or tuple(range(len(chances)))
     pairs = [(n, k) for n in places for k in places if scores[k] < scores[n] and chances[n] > chances[k] + _NOISE]
     if not pairs:
         return ""
     named = sorted({n for n, _ in pairs})
-    plans = f"{'plans' if len(named) > 1 else 'plan'} {_ranks([n + first for n in named])}"
+    plans = f"{'plans' if len(named) > 1 else 'plan'} {_ranks([numbers[n + first] for n in named])}"
     widths = [math.log(high / low) for low, high in zip(bars.low_s, bars.high_s, strict=True)]
     less_sure = bool(widths) and all(widths[n] > _AS_WIDE * widths[k] for n, k in pairs)
     why = f"plans that are alike share their errors; {'these are less alike' if len(named) > 1 else 'it is less like the others'}"

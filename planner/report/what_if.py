@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from planner.core.answer import Curve
 from planner.core.numbers import chance_text, duration_text, percent, significant
+from planner.core.objectives import compared_words
 from planner.core.what_if import WhatIf, WhatIfPoint
 from planner.report.answer import memory_text
 from planner.report.page import Cell, escaped, json_text_for_script, table
-from planner.report.tables import gap_text
 
 WHAT_IF_STYLE = """\
 #what-if{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24em),1fr));gap:.6em 2em;max-width:1000px}
@@ -85,8 +85,8 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
     if not figures:
         return ("", "", "", "", f"No such plan: {point.note}")
     step, used = figures["step_time_s"], figures["memory_bytes_per_gpu"]
-    change = step / found.point().figures["step_time_s"] - 1.0
-    said = f"{gap_text(change, 'step_time')} against the plan" if change else "as planned"
+    ratio = step / found.point().figures["step_time_s"]
+    said = compared_words(ratio, "step_time", "the plan") if ratio != 1.0 else "as planned"
     chance = figures.get("fits_probability")
     rate = f"{significant(figures['throughput_samples_per_s'])} samples/s"
     if "tokens_per_s" in figures:
@@ -107,7 +107,7 @@ def _table(found: WhatIf) -> str:
         words = "as planned" if place == axis.at else f"{axis.title} {_word(axis.values[place])}"
         time, change, rate, memory, problem = _texts(found, point)
         step, used = (point.figures.get(name) for name in ("step_time_s", "memory_bytes_per_gpu"))
-        cells = [Cell(words, words), Cell(time, step), Cell(change.replace(" against the plan", ""), step), Cell(rate)]
+        cells = [Cell(words, words), Cell(time, step), Cell(change.replace(" than the plan", ""), step), Cell(rate)]
         rows.append([*cells, Cell(memory or problem, used), Cell("no" if problem else "yes")])
     titles = ["change", "time", "against the plan", "rate", "memory", "fits"]
     return table([(title, "") for title in titles], rows, text=(0, 4, 5), broad=0)

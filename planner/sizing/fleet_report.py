@@ -10,6 +10,7 @@ from costmodel.objectives import mean_of
 from planner.core.answer import assumption_text
 from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, counted, duration_text, percent, significant
+from planner.report.answer import NEXT, limits_text, memory_fact
 from planner.report.documents import RESULT_VERSION, with_plan
 from planner.sizing.fleet import HOURS_PER_MONTH, Fleet, Fleets
 from planner.spaces.serving.plans import serving_plan_in_words
@@ -17,10 +18,10 @@ from planner.spaces.serving.report import limit_chance, percentiles_text
 from planner.spaces.serving.space import limited
 
 
-def fleet_report(fleets: Fleets, exported: object = None) -> Report:
-    """Answer in every form; ``exported`` is the file that the plan of the first fleet is in already, if any."""
+def fleet_report(fleets: Fleets, following: str = NEXT) -> Report:
+    """Answer in every form; ``following`` is what to type next."""
     return Report(
-        blocks=lambda: _blocks(fleets, exported),
+        blocks=lambda: _blocks(fleets, following),
         details=lambda: [Facts(tuple(_details(fleets)))],
         data=lambda: _document(fleets),
         records=lambda: [_row(fleet) for fleet in fleets.fleets],
@@ -85,17 +86,18 @@ def _servers(fleet: Fleet) -> dict[str, Any]:
 # -- for people -----------------------------------------------------------------------------------------------------------------
 
 
-def _blocks(fleets: Fleets, exported: object) -> list[Block]:
+def _blocks(fleets: Fleets, following: str) -> list[Block]:
     ranked = fleets.ranked
     missing = [fleet for fleet in fleets.fleets if fleet.answer is None]
     reasons = [("No plan", f"{fleet.facts.name}: {fleet.reason.splitlines()[0]}") for fleet in missing]
     if not ranked:
         return [Sentence("No cluster serves that.", strong=True), Facts(tuple(reasons))]
     best = ranked[0]
-    verdict = f"Best: {counted(best.gpus, 'GPU')} of {best.facts.name}: {_plan(best)}."
+    promise = best.space.report.promise(best.found, best.best)
+    verdict = f"Best: {counted(best.gpus, 'GPU')} of {best.facts.name}: {_plan(best)}{promise}."
     return [
         Sentence(verdict, strong=True),
-        Facts((*_facts(fleets, best, exported), *reasons)),
+        Facts((*_facts(fleets, best, following), *reasons)),
         _table(ranked),
     ]
 
@@ -112,7 +114,7 @@ def _plan(fleet: Fleet) -> str:
     return f"{_counted(fleet, fleet.replicas)}{spare}, each {one}"
 
 
-def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str]]:
+def _facts(fleets: Fleets, best: Fleet, following: str) -> list[tuple[str, str]]:
     ranked, load = best.best, best.space.load
     rate = f"{significant(load.rate_per_s)} requests/s" + (" in the busiest hour" if best.hours else "")
     lengths = f"prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens"
@@ -128,33 +130,31 @@ def _facts(fleets: Fleets, best: Fleet, exported: object) -> list[tuple[str, str
         f"{limited(name)} at most {duration_text(limit)}: {duration_text(ranked[name])} predicted"
         for name, limit in best.space.limits.items()
     ]
-    kept = [] if ranked["limits_probability"] is None else [f"kept with {limit_chance(ranked)} probability"]
+    kept = []
     surer = best.surer
     if surer is not None:
         money = "" if surer.money_per_month is None else f", {surer.money_per_month:,.0f} USD a month"
-        kept.append(f"{counted(surer.gpus, 'GPU')} keep each with 90 %{money}: {_plan(surer)}")
+        is_best = _plan(surer) == _plan(best)
+        more = f"{counted(surer.gpus, 'GPU')} keep each with 90 %{money}: {_plan(surer)}"
+        kept.append("each by itself is kept with 90 %" if is_best else more)
     elif best.lacks_surer:
         kept.append("no fleet of this cluster keeps each with 90 %")
-    keep = (
-        "--export plan.yaml keeps the plan"
-        if exported is None
-        else f"'planner explain --plan {exported}' explains the plan"
-    )
     unpriced = (
         [] if fleets.has_prices else [("Order", "by GPUs: not every device file states a price (price_per_hour)")]
     )
-    again = f"'planner optimize {fleets.request.model} --mode inference --cluster {best.facts.name} --gpus {best.gpus} --rate ...'"
     return [
         ("Demand", f"{rate}, {lengths}"),
         ("Times", f"{percentiles_text(ranked)}{_down(best)}"),
         *([("Limits", "; ".join([*limits, *kept]))] if limits else []),
+        ("Memory", memory_fact(best.found, ranked)),
+        ("Limited by", limits_text(ranked)),
         *_two_pools(best),
         ("Cost", cost),
         *unpriced,
         ("Next limit", _next_limit(best)),
         *([("Over the hours", _over_hours(best))] if best.hours else []),
         ("Assumed", "; ".join(_assumed(best))),
-        ("Next", f"{keep}; {again} with the same options ranks other plans on these GPUs; -v says more"),
+        ("Next", following),
     ]
 
 
@@ -231,7 +231,7 @@ def _table(ranked: Sequence[Fleet]) -> Table:
         return tuple(of(fleet) for fleet in ranked)
 
     chances = [fleet.best["limits_probability"] for fleet in ranked]
-    sure = [Column("P(keeps limits)", texts(lambda f: limit_chance(f.best)), 1)] if None not in chances else []
+    sure = [Column("P(keeps\nlimits)", texts(lambda f: limit_chance(f.best)), 1)] if None not in chances else []
     return Table(
         columns=(
             Column("cluster", texts(lambda f: f.facts.name), is_text=True, flexible=True),

@@ -135,9 +135,9 @@ class Item:
         """What decides which plan is the better one, less first."""
         return self.step_time_s / self.work(basis)
 
-    def better(self, ratio: str, other: Item, objective: str) -> str:
-        """Say how much better it is than another."""
-        return f"{self.label} is {ratio}x faster than {other.label}"
+    def ranked_by(self, objective: str) -> str:
+        """The objective that its score is of, where the questions have the given one."""
+        return "step_time"
 
     def rates(self, other: Item, basis: Basis) -> str:
         """Times of it and of another."""

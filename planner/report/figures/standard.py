@@ -19,6 +19,7 @@ from planner.core.numbers import (
 )
 from planner.core.objectives import StepCost, shown_costs, with_unit
 from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
+from planner.report.roles import numbered
 from strategies.limits import Progress
 
 # Names of --figure, and what they show.
@@ -47,7 +48,7 @@ def shown_plans(answer: Answer | Estimate) -> dict[str, RankedPlan]:
         return {"this plan": answer.ranked} | ({} if is_best or best is None else {"the best": best})
     ranked = [plan.plan for plan in answer.plans]
     return {
-        **{f"#{plan.rank}": plan for plan in answer.tabled},
+        **{f"#{number}": plan for number, plan in numbered(answer).items()},
         **{
             label: plan
             for label, plan in answer.space.report.compared(answer)

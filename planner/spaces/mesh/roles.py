@@ -111,14 +111,14 @@ def changes(published: PublishedPlan, plan: MeshPlan, seq: int) -> str:
     >>> llama = load_model("llama3-405b").published_plans[0]
     >>> plan = MeshPlan(tp=8, pp=16, vpp=4, dp_replicate=2, dp_shard=16, zero_stage=1, num_micro_batches=64, recompute="full")
     >>> changes(llama, plan, 8192)
-    '4,096 GPUs for 16,384, recompute full added'
+    '4,096 GPUs in place of 16,384, recompute full added'
     """
     pairs = {
         "GPUs": (plan.workers, published.gpus),
         "samples": (plan.global_batch, published.global_batch),
         "positions": (seq, published.seq),
     }
-    found = [f"{here:,} {name} for {there:,}" for name, (here, there) in pairs.items() if here != there]
+    found = [f"{here:,} {name} in place of {there:,}" for name, (here, there) in pairs.items() if here != there]
     added = [] if "recompute" in published.settings or plan.recompute == "none" else [f"recompute {plan.recompute}"]
     added += [f"offload {name}" for name in ("optimizer", "activations") if getattr(plan, f"offload_{name}")]
     return ", ".join([*found, *([f"{' and '.join(added)} added"] if added else [])])

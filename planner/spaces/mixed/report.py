@@ -11,10 +11,10 @@ from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import cost_text
+from planner.core.objectives import compared_words, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, compared_words, fits_columns, rows_table
+from planner.report.tables import column_maker, fits_columns, rows_table
 from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline, fullest_group
 from planner.spaces.mixed.what_if import StepBound, TriedChange
@@ -136,10 +136,9 @@ def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
             words = words[1:]
         else:
             words[1] = f"with a plan of this space {words[1]}"
-    ratio = baseline.score / best.score
-    if abs(ratio - 1) <= EQUAL:
-        return f"{compared_words(ratio, objective)} {alone}: the best plan uses no other group"
-    return f"{compared_words(ratio, objective)} {alone} ({'; '.join(words)})"
+    ratio = best.score / baseline.score
+    said = compared_words(ratio, objective, alone)
+    return f"{said}: the best plan uses no other group" if abs(ratio - 1) <= EQUAL else f"{said} ({'; '.join(words)})"
 
 
 def bound_sentences(bound: StepBound, step_s: float) -> list[str]:

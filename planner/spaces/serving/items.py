@@ -11,7 +11,6 @@ from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate
 from planner.core.numbers import counted, duration_text, percent, significant
-from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
 from planner.spaces.serving.space import varying
@@ -90,13 +89,10 @@ class ServedItem(Item):
 
     def score(self, basis: Basis, objective: str) -> float:
         figures = {**self.served, "tpot_s": self.step_time_s}
-        found = SERVING_OBJECTIVES.get(objective, SERVING_OBJECTIVES["throughput"])
-        return float(found.score(figures, self.workers))
+        return float(SERVING_OBJECTIVES[self.ranked_by(objective)].score(figures, self.workers))
 
-    def better(self, ratio: str, other: Item, objective: str) -> str:
-        if objective == "throughput":
-            return f"{self.label} has {ratio}x the throughput of {other.label}"
-        return f"{self.label} is {ratio}x {better_word(objective)} than {other.label}"
+    def ranked_by(self, objective: str) -> str:
+        return objective if objective in SERVING_OBJECTIVES else "throughput"
 
     def rates(self, other: Item, basis: Basis) -> str:
         rates = [f"{significant(item.tokens_per_s)} output tokens/s" for item in (self, other)]

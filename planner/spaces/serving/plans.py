@@ -20,19 +20,19 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
     """Write a plan for people; what is neutral is left out. Chunks of ``new_tokens`` or more are whole prompts.
 
     >>> serving_plan_in_words(ServingPlan(tp=4, pp=2, dp=2, max_batch=64, prefill_chunk=512))
-    'tp 4, pp 2, 2 replicas, 64 sequences each, prompts in chunks of 512'
+    'tp 4, pp 2, 2 replicas, up to 64 requests at once each, prompts in chunks of 512'
     >>> serving_plan_in_words(ServingPlan(max_batch=64, prefill_chunk=1024, prefill_batch=16), 1024)
-    'one GPU, 64 sequences, prompts whole beside decoding, 16 prompts per pass'
+    'one GPU, up to 64 requests at once, prompts whole beside decoding, 16 prompts per pass'
     >>> serving_plan_in_words(ServingPlan(tp=8, max_batch=4, draft_tokens=2))
-    'tp 8, 4 sequences, 2 tokens drafted'
+    'tp 8, up to 4 requests at once, 2 tokens drafted'
     >>> serving_plan_in_words(ServingPlan())
-    'one GPU, 1 sequence'
+    'one GPU, one request at a time'
     >>> serving_plan_in_words(ServingPlan(tp=1, ep=8, dp=8, max_batch=4, prefill_batch=2))
-    'ep 8, 8 replicas, 4 sequences each, 2 prompts per pass'
+    'ep 8, 8 replicas, up to 4 requests at once each, 2 prompts per pass'
     >>> serving_plan_in_words(ServingPlan(tp=8, dp=3, max_batch=64, prefill_dp=2, prefill_tp=4))
-    '2 x tp 4 prefill, 3 x tp 8 decode, 64 sequences each'
+    '2 x tp 4 prefill, 3 x tp 8 decode, up to 64 requests at once each'
     >>> serving_plan_in_words(ServingPlan(tp=2, ep=8, dp=4, max_batch=9, prefill_dp=4, prefill_ep=4))
-    '4 x 1 GPU (ep 4) prefill, 4 x tp 2 (ep 8) decode, 9 sequences each'
+    '4 x 1 GPU (ep 4) prefill, 4 x tp 2 (ep 8) decode, up to 9 requests at once each'
     """
     words, experts = _degrees(plan.tp, plan.pp), _experts(plan.ep, plan.etp)
     if plan.prefill_dp:
@@ -44,8 +44,8 @@ def serving_plan_in_words(plan: ServingPlan, new_tokens: float = math.inf) -> st
         ]
     else:
         words += [*experts, *([f"{plan.dp} replicas"] if plan.dp > 1 else [])]
-    sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
-    words = [*(words or ["one GPU"]), sequences]
+    most = f"up to {plan.max_batch} requests at once" if plan.max_batch > 1 else "one request at a time"
+    words = [*(words or ["one GPU"]), most + " each" * (plan.dp > 1)]
     if plan.prefill_chunk >= new_tokens and not plan.prefill_dp:
         words.append("prompts whole beside decoding")
     elif plan.prefill_chunk:

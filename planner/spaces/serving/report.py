@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, mean_of
-from costmodel.serving.plan import SERVING_FIGURES
 from costmodel.serving.workload import Drafting
-from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan, ServingLoad
 from planner.core.blocks import Block, Column
 from planner.core.numbers import (
@@ -20,11 +18,11 @@ from planner.core.numbers import (
     duration_text,
     duration_unit,
     percent,
-    rough_percent,
     significant,
     time_unit,
     used_of_total,
 )
+from planner.core.objectives import compared_words
 from planner.report.answer import SpaceReport, bottleneck_columns, parts_blocks
 from planner.report.documents import first_plan_document
 from planner.report.roles import forgone_words
@@ -32,13 +30,14 @@ from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.space import limited
 
+if TYPE_CHECKING:
+    from planner.spaces.serving.space import ServingPlanSpace
+
 __all__ = ["REPORT"]
 
 _RATE = Unit(name="tokens/s", size=1.0)
 # How much worse than the first a plan may be to be worth a row.
 _MOST_GAP = 1.0
-# A gain worth a word.
-_WORTH = 1.005
 
 
 class ServingReport(SpaceReport):
@@ -53,14 +52,14 @@ class ServingReport(SpaceReport):
         "allow, each with the most replicas; and all pairs of such replicas with GPUs that only read prompts (docs/inference.md, section 5)"
     )
     gap_priority = 2
-    settings: ClassVar[Mapping[str, str]] = {"max_batch": "sequences", "prefill_batch": "prompts per pass"}
+    settings: ClassVar[Mapping[str, str]] = {"max_batch": "requests at once", "prefill_batch": "prompts per pass"}
 
     def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:
         """Columns of what plans cost; the interval that is shown is of what they are compared by."""
         first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
         column = column_maker(plans)
         is_known = all(p["limits_probability"] is not None for p in plans)
-        sure = [column(SERVING_FIGURES["limits_probability"].label, limit_chance, 1)] if is_known else []
+        sure = [column("P(keeps\nlimits)", limit_chance, 1)] if is_known else []
         if plans[0]["rate_per_s"] is None:
             rates = [
                 column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
@@ -112,6 +111,30 @@ class ServingReport(SpaceReport):
     def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> list[tuple[str, str]]:
         return [("Times", _times(plan))]
 
+    def promise(self, answer: Answer | Estimate, plan: RankedPlan) -> str:
+        limits = answer.setting.limits
+        if not limits or plan["limits_probability"] is None:
+            return ""
+        which = "its limit" if len(limits) == 1 else "both limits" if len(limits) == 2 else "all limits"
+        return f"; it keeps {which} with {limit_chance(plan)} probability"
+
+    def surer_options(self, answer: Answer) -> Mapping[str, str]:
+        if answer.baselines.get("surer") is None and answer.details.get("surer_searched", True):
+            return {}
+        return dict(_option(name, limit) for name, limit in answer.details["surer_limits"].items())
+
+    def where_fullest(self, answer: Answer | Estimate, plan: RankedPlan) -> tuple[str, str]:
+        most = counted(plan["largest_batch"], "request")
+        each = byte_text(plan["kv_bytes_per_sequence"])
+        fits = f"; engines size the cache by what is left: up to {most} per replica fit, each keeps {each} on a GPU"
+        if not plan.plan.prefill_dp:
+            return "per GPU", fits
+        space = cast("ServingPlanSpace", answer.space)
+        pools = dict(zip(space.pool_memory(plan.plan), ("prefill", "decode"), strict=True))
+        fullest = "decode" if len(pools) == 1 else pools.pop(plan.memory_bytes_per_gpu)
+        others = "".join(f", {byte_text(used)} in the {pool} pool" for used, pool in pools.items() if pool != fullest)
+        return f"per GPU of the {fullest} pool", f"{others}{fits}"
+
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         best = answer.plans[0]
         return [
@@ -120,7 +143,7 @@ class ServingReport(SpaceReport):
             *_versus_replicas(answer),
             *_versus_other_kind(answer),
             *_versus_drafts(answer),
-            *_batch_facts(best, _load(answer)),
+            ("Load", _load_text(best, _load(answer))),
             ("Requests", percentiles_text(best)),
             *_interval_facts(best),
         ]
@@ -129,7 +152,7 @@ class ServingReport(SpaceReport):
         ranked = estimate.ranked
         return [
             *_drafts(ranked, _load(estimate)),
-            *_batch_facts(ranked, _load(estimate)),
+            ("Load", _load_text(ranked, _load(estimate))),
             ("Requests", percentiles_text(ranked)),
             *_limits(estimate, ranked),
             *_interval_facts(ranked),
@@ -186,29 +209,25 @@ def percentiles_text(plan: RankedPlan) -> str:
     return f"{', '.join(f'p{share}' for share in PERCENTILES)}: {'; '.join(times)}"
 
 
-def _batch_facts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
-    kept, most = byte_text(plan["kv_bytes_per_sequence"]), counted(plan["largest_batch"], "sequence")
-    return [
-        (
-            "Load",
-            f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load.load]}"
-            if load.rate_per_s is None
-            else _rate_text(plan),
-        ),
-        (
-            "Batch",
-            f"up to {most} per replica fit; each keeps {kept} on a GPU (no P(fits): an engine takes its cache from what weights leave)",
-        ),
-    ]
+def _load_text(plan: RankedPlan, load: ServingLoad) -> str:
+    if load.rate_per_s is not None:
+        return _rate_text(plan)
+    return f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load.load]}"
 
 
 def _times(plan: RankedPlan) -> str:
     pause = "" if plan.plan.prefill_dp else f" ({duration_text(plan['pause_s'])} while prompts are read)"
-    later = f", then one every {duration_text(plan['tpot_s'])} on average{pause}" if plan["tpot_s"] else ""
+    later = f", then one every {duration_text(plan['tpot_s'])}{pause}" if plan["tpot_s"] else ""
     return (
-        f"first token after {duration_text(plan['ttft_s'])}{later}, "
+        f"mean first token after {duration_text(plan['ttft_s'])}{later}; "
         f"{significant(plan['output_tokens_per_s'])} output tokens/s in all"
     )
+
+
+def _beside(plan: RankedPlan) -> str:
+    """A plan that the first is compared with, and its figures."""
+    times = f"first token {duration_text(plan['ttft_s'])}, per token {duration_text(plan['tpot_s'])}"
+    return f"{plan.summary} ({times}, {significant(plan['output_tokens_per_s'])} output tokens/s)"
 
 
 def _versus_fastest(answer: Answer) -> list[tuple[str, str]]:
@@ -216,9 +235,7 @@ def _versus_fastest(answer: Answer) -> list[tuple[str, str]]:
     best, fastest = answer.best, answer.fastest
     if fastest is None:
         return []
-    better = SERVING_OBJECTIVES[answer.objective].better
-    gain = best.score / fastest.score - 1.0
-    is_better = f"is {rough_percent(gain)} {better}" if gain > EQUAL else "is no better"
+    is_better = f"is {compared_words(fastest.score / best.score, answer.objective)}"
     why = f", but {', '.join(forgone_words(answer))}" if answer.forgone else ""
     return [
         (
@@ -233,7 +250,7 @@ def _versus_replicas(answer: Answer) -> list[tuple[str, str]]:
     plain = answer.baselines["data_parallel"]
     if plain is None or plain.plan == answer.plans[0].plan:
         return []
-    return [("One GPU each", f"{plain.summary}: {_times(plain)}")]
+    return [("One GPU each", _beside(plain))]
 
 
 def _versus_other_kind(answer: Answer) -> list[tuple[str, str]]:
@@ -242,10 +259,11 @@ def _versus_other_kind(answer: Answer) -> list[tuple[str, str]]:
     other = answer.baselines.get("aggregated" if best.plan.prefill_dp else "disaggregated")
     if other is None:
         return []
-    ratio = _ratio(other, best, answer.objective)
     if best.plan.prefill_dp:
-        return [("Disaggregated", f"{ratio} the best that reads prompts on all GPUs: {other.summary}: {_times(other)}")]
-    return [("Disaggregated", f"nothing is gained; the first plan is {ratio} {other.summary}")]
+        said = compared_words(best.score / other.score, answer.objective, "the best that reads prompts on all GPUs")
+        return [("Disaggregated", f"{said}: {_beside(other)}")]
+    said = compared_words(other.score / best.score, answer.objective)
+    return [("Disaggregated", f"nothing is gained: {said}, with {other.summary}")]
 
 
 def _drafts(plan: RankedPlan, load: ServingLoad) -> list[tuple[str, str]]:
@@ -266,16 +284,11 @@ def _versus_drafts(answer: Answer) -> list[tuple[str, str]]:
     if other is None:
         nothing = ["no plan that drafts will do"] if name in answer.baselines else []
         return [("Drafting", text) for text in own or nothing]
-    ratio = _ratio(other, best, answer.objective)
     if own:
-        return [("Drafting", f"{own[0]}: {ratio} the best without: {other.summary}: {_times(other)}")]
-    return [("Drafting", f"nothing is gained; the first plan is {ratio} {other.summary}: {_times(other)}")]
-
-
-def _ratio(other: RankedPlan, best: RankedPlan, objective: str) -> str:
-    """How much better the best is than another, where that is worth a word."""
-    gain = other.score / best.score
-    return f"{significant(gain)}x {SERVING_OBJECTIVES[objective].better} than" if gain >= _WORTH else "as good as"
+        said = compared_words(best.score / other.score, answer.objective, "the best without")
+        return [("Drafting", f"{own[0]}: {said}: {_beside(other)}")]
+    said = compared_words(other.score / best.score, answer.objective)
+    return [("Drafting", f"nothing is gained: {said}, with {other.summary}")]
 
 
 def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
@@ -287,37 +300,36 @@ def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]
         f"{limited(name)} at most {duration_text(limit)}: {duration_text(plan[name])} predicted"
         for name, limit in limits.items()
     ]
-    kept = f"{'both ' if len(limits) > 1 else ''}kept with {limit_chance(plan)} probability"
     surer = [_surer(answer)] if isinstance(answer, Answer) and "surer" in answer.baselines else []
-    return [("Limits", "; ".join([f"{'; '.join(texts)}{', ' if len(texts) == 1 else '; '}{kept}", *surer]))]
+    return [("Limits", "; ".join([*texts, *surer]))]
 
 
 def _surer(answer: Answer) -> str:
     """What a plan that keeps the limits with 90 % probability costs."""
     found, limits = answer.baselines["surer"], answer.details["surer_limits"]
     each = " each" if len(limits) > 1 else ""
-    options = " ".join(_option(name, limit) for name, limit in limits.items())
-    asks = f"{options} {'ask' if each else 'asks'} for 90 %{each}"
+    options = " ".join(word for name, limit in limits.items() for word in _option(name, limit))
+    asks = f"90 %{each} with {options}"
     if found is None:
-        return f"{asks}, which no plan keeps" if answer.details["surer_searched"] else asks
+        return f"no plan keeps 90 %{each} ({options})" if answer.details["surer_searched"] else asks
     figure = SERVING_OBJECTIVES[answer.objective].figure
     if found["rate_per_s"] is not None and SERVING_OBJECTIVES[answer.objective].is_per_device:
-        return f"{asks}, with {found.workers} GPUs in place of {answer.plans[0].workers}"
+        return f"{asks}, on {found.workers} GPUs in place of {answer.plans[0].workers}"
     if figure == "output_tokens_per_s":
         now, then = (significant(plan[figure]) for plan in (answer.plans[0], found))
-        return f"{asks}, with {then} output tokens/s in place of {now}"
+        return f"{asks}, at {then} output tokens/s in place of {now}"
     now, then = (duration_text(plan[figure]) for plan in (answer.plans[0], found))
-    return f"{asks}, with {then} in place of {now}"
+    return f"{asks}, at {then} in place of {now}"
 
 
-def _option(figure: str, limit_s: float) -> str:
-    """A limit as the command line takes it.
+def _option(figure: str, limit_s: float) -> tuple[str, str]:
+    """A limit as the command line takes it: the option and its value.
 
     >>> _option("ttft_p99_s", 2.0), _option("tpot_s", 0.03)
-    ('--max-ttft p99:2000ms', '--max-tpot 30ms')
+    (('--max-ttft', 'p99:2000ms'), ('--max-tpot', '30ms'))
     """
     time, *share = figure.split("_")[:-1]
-    return f"--max-{time} {''.join(f'{of}:' for of in share)}{1e3 * limit_s:g}ms"
+    return f"--max-{time}", f"{''.join(f'{of}:' for of in share)}{1e3 * limit_s:g}ms"
 
 
 def limit_chance(plan: RankedPlan) -> str:

@@ -33,6 +33,7 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
+from costmodel.serving.pools import prefill_memory
 from costmodel.serving.prefix_cache import Prompts, room_tokens
 from costmodel.serving.workload import (
     Arrivals,
@@ -615,6 +616,12 @@ class ServingPlanSpace(PlanSpace):
                 )
             )
         return ranked
+
+    def pool_memory(self, plan: ServingPlan) -> tuple[float, float]:
+        """Bytes of the fullest device of the workers that read prompts alone, and of the replicas."""
+        batch = ServingBatch.from_plans([plan])
+        read, replicas = prefill_memory(self.model, batch)[0], self.model.memory(batch)[0]
+        return float(read["memory_bytes"][0]), float(replicas["memory_bytes"][0])
 
     def _money(self, plan: ServingPlan, tokens_per_s: float) -> float | None:
         """What a million output tokens cost; None where a price is not stated."""

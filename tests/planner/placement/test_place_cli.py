@@ -82,7 +82,7 @@ def test_the_verdict_comes_first(answer: Any, workload: Path) -> None:
         "5.00 MiB of 6.00 MiB on acc1, the fullest (1.00 MiB to spare)",
         "Proof: proven optimal: no contiguous placement is faster",
         "Devices: all 3 devices are used",
-        "1.76x faster than one device alone (36.0, but the operators do not fit into its memory)",
+        "43 % faster than one device alone (36.0, but the operators do not fit into its memory)",
         "times, transfers and sizes of row.json",
         "--export placement.yaml",
     ):
@@ -126,7 +126,7 @@ def test_long_lists_of_operators_come_with_details(answer: Any, new_file: Any) -
 def test_a_baseline_is_not_called_the_best(answer: Any, workload: Path) -> None:
     out = answer("place", workload, "--method", "one-device", "--memory", "1GiB")
     assert out.startswith("Method one-device: operators 1-8 on acc1.\n")
-    assert "1.76x slower than the best contiguous placement (20.5)" in out
+    assert "76 % slower than the best contiguous placement (20.5)" in out
     assert "not proven: a placement could be up to " in out
 
 

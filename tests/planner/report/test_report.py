@@ -20,10 +20,10 @@ from costmodel.layerwise.plan import Plan
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
 from planner.core.blocks import Block, Column, Commands, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, percents, significant, used_of_total
+from planner.core.objectives import change_text
 from planner.report.answer import bottleneck_columns, estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
-from planner.report.tables import gap_text
 from planner.report.text import fit, markdown_text, plain_text, rich_text, wrap_words
 from planner.schema.answer import ScaleDocument, estimate_model, search_model
 from planner.spaces.layers.report import REPORT
@@ -84,8 +84,8 @@ def test_rounding_is_within_half_a_digit(value: float) -> None:
         (used_of_total(2**20, math.inf), "1.00 MiB"),
         (percent(0.12345), "12.3 %"),
         (percent(None), "n/a"),
-        (gap_text(0.0, "step_time"), "0 %"),
-        (gap_text(0.00312, "step_time"), "+0.31 %"),
+        (change_text(1.0, "step_time"), "0 %"),
+        (change_text(1.00312, "step_time"), "+0.31 %"),
     ],
 )
 def test_units(shown: str, text: str) -> None:
@@ -144,7 +144,7 @@ def test_columns_go_by_priority(make_result: MakeResult) -> None:
     for wide, narrow in itertools.pairwise(range(400, 39, -1)):
         assert set(shown[narrow]) <= set(shown[wide])
     assert {"#", "plan", "step time"} <= set(shown[40])
-    assert {"memory", "gap to", "throughput"} <= set(shown[80])
+    assert {"memory", "throughput"} <= set(shown[90])
 
 
 def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResult) -> None:
@@ -309,7 +309,7 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
 
 def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     text = explained(breakdown)
-    assert "Against the best plan: +25 % against 4.00 ms" in text
+    assert "25 % slower than the best plan: 4.00 ms" in text
     assert "+1.00" in text
     first = dataclasses.replace(breakdown.ranked, gap=0.0)
     best = dataclasses.replace(breakdown, ranked=first, best=first)

@@ -23,7 +23,7 @@ from planner.cli import run
 from planner.commands.output import OUTPUT_OPTIONS
 from planner.core.blocks import Commands
 from planner.core.numbers import significant
-from planner.exporters import launch
+from planner.core.typed import WRITTEN
 from planner.exporters.launch import following, launch_of
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
@@ -186,7 +186,7 @@ def test_the_page_says_what_training_costs(tmp_path: Path, answer: Any) -> None:
 def test_options_that_say_what_is_written_are_known_to_the_commands_of_a_page() -> None:
     """What is typed next leaves them out, with their values."""
     options = {**OUTPUT_OPTIONS, **REPORT_OPTIONS}.values()
-    assert {flag: option.metavar is not None for option in options for flag in option.flags.split()} == launch._WRITTEN
+    assert {flag: option.metavar is not None for option in options for flag in option.flags.split()} == WRITTEN
 
 
 @pytest.mark.e2e

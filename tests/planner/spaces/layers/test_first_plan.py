@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import planner
+from planner.core.objectives import compared_words
 from planner.core.request import Request
 from planner.report.answer import search_report
 from planner.report.roles import FORGONE_WORDS
-from planner.report.tables import worse_text
 from planner.report.text import plain_text
 from planner.spaces.ask import explain, optimize
 from planner.spaces.base import NEARLY
@@ -79,7 +79,7 @@ def test_the_answer_says_what_others_cost(answered: Any) -> None:
     assert "plan 2; --fastest names it first" in said
     plain, every = answered.baselines["data_parallel"], answered.baselines["data_parallel_all"]
     for baseline, title in ((plain, "Data parallelism"), (every, "The same on all GPUs")):
-        assert f"{title}: {worse_text(baseline.score / answered.best.score - 1.0)} slower" in said
+        assert f"{title}: {compared_words(baseline.score / answered.best.score, 'step_time')} (" in said
     assert "within 5 % no plan was found that takes fewer GPUs" in said
     document = search_report(answered).data()
     assert document["fastest"]["family"] == "mixed"

@@ -64,12 +64,12 @@ def test_a_plan_that_is_faster_already_is_not_called_slower(answered: Any) -> No
     bars = answered.error_bars
     assert bars.scores[1] < bars.scores[0]
     likelier = dataclasses.replace(bars, probability_best=(0.1, 0.9, *bars.probability_best[2:]))
-    assert "P(best) of plan 2 " not in inversions(likelier, range(1, 6), 1)
+    assert "P(best) of plan 2 " not in inversions(likelier, {n: n for n in range(1, 6)}, 1)
     slower = dataclasses.replace(likelier, scores=(1.0, 2.0, *bars.scores[2:]))
-    said = inversions(slower, range(1, 6), 1)
+    said = inversions(slower, {n: n for n in range(1, 6)}, 1)
     assert "P(best) of plans 2, 3 and 5 is above that of faster ones: plans that are alike share their errors;" in said
     wider = dataclasses.replace(slower, high_s=(bars.high_s[0], 2.0 * bars.high_s[1], *bars.high_s[2:]))
-    assert inversions(wider, (1, 2), 1).endswith("a faster one: its prediction is less sure.")
+    assert inversions(wider, {1: 1, 2: 2}, 1).endswith("a faster one: its prediction is less sure.")
 
 
 def test_the_answer_says_what_is_forgone(answered: Any) -> None:

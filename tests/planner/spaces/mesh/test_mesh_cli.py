@@ -42,7 +42,7 @@ def test_the_table_and_what_it_rests_on(answer: Any) -> None:
         "exposed",
         "bubble",
         "Limited by:",
-        "gap to",
+        "vs first",
     ):
         assert word in text
     flat = " ".join(text.split())

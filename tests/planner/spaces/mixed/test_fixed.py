@@ -171,7 +171,7 @@ def test_money_is_said_in_words(answer: Any, question: list[str]) -> None:
     for words in (
         "by the model, no plan (-v says which) that fits is cheaper than the first",
         "price a100-80gb: 3.4309 USD per GPU and hour; old: 3.9015 USD per GPU and hour (device files)",
-        "x cheaper than the 4 old alone",
+        " cheaper than the 4 old alone",
     ):
         assert words in text
 

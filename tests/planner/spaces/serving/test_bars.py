@@ -234,12 +234,13 @@ def test_limits_that_ask_for_ninety_percent_give_it(answer: Ask) -> None:
     assert then["step_time_high_s"] == pytest.approx(0.012, rel=0.02)
     assert found["surer"]["limits_probability"] == pytest.approx(0.9, abs=0.03)
     text = " ".join(answer(*QUESTION, "--max-tpot", "12ms").split())
-    assert f"--max-tpot {1e3 * limit:g}ms asks for 90 %, with " in text
-    assert "P(keeps limits)" in text
+    assert f"90 % with --max-tpot {1e3 * limit:g}ms, at " in text
+    assert f" --max-tpot {1e3 * limit:g}ms # 90 % sure of each" in text or "# 90 % sure of each planner" in text
+    assert "it keeps its limit with 5" in text
     # A limit far away needs no word.
     sure = asked(answer, "--max-tpot", "10s")
     assert (sure["surer_limits"], sure.get("surer")) == ({}, None)
-    assert "kept with >99 % probability" in answer(*QUESTION, "--max-tpot", "10s")
+    assert "keeps its limit with >99 % probability" in answer(*QUESTION, "--max-tpot", "10s")
 
 
 @pytest.mark.parametrize(("load", "limit"), [("traffic", "36ms"), ("backlog", "29ms")])
@@ -320,7 +321,7 @@ def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer
     assert 0.35 < plan["limits_probability"] < 0.5  # half of the runs take 1.05 times as long as predicted
     alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", "--max-tpot", f"{1.004e3 * least}ms")
     assert "misses it more likely than not" in " ".join(alone.split())
-    assert "asks for 90 %, which no plan keeps" in " ".join(
+    assert "no plan keeps 90 % (--max-tpot " in " ".join(
         answer(*QUESTION, "--max-tpot", f"{1.004e3 * least}ms").split()
     )
 

@@ -36,7 +36,7 @@ def test_an_answer_says_that_drafts_do_not_pay(answer: Ask) -> None:
     asked = ("--acceptance", "5%", "--draft", "llama3-8b", "--objective", "tpot")
     found = json.loads(answer("optimize", *QUESTION, *asked, "--json"))
     assert found["plans"][0]["plan"]["draft_tokens"] == 0 < found["drafted"]["plan"]["draft_tokens"]
-    assert "Drafting:       nothing is gained; the first plan is" in answer("optimize", *QUESTION, *asked)
+    assert "Drafting:       nothing is gained: " in answer("optimize", *QUESTION, *asked)
 
 
 @pytest.mark.parametrize("rate", [(), ("--rate", "2")])

@@ -360,7 +360,7 @@ def test_rows_that_nobody_would_choose_are_left_out_and_counted(answer: Ask) -> 
     gaps = [plan["gap"] for plan in json.loads(answer(*question, "--json"))["plans"]]
     worse = sum(gap > 1.0 for gap in gaps)
     assert worse == 2
-    assert "--top 3 shows 2 more plans." in answer(*question)
+    assert "2 more plans are left out: --top 3 shows them." in answer(*question)
     shown = answer(*question, "--top", "3")
     assert "more plans" not in shown
     assert f"{len(gaps)}  tp 4, pp 2" in shown
@@ -370,9 +370,9 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
     question = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-tpot", "20ms")
     text = " ".join(answer(*question, "--prefill-chunk", "1024").split())
     for words in (
-        " ms on average (",
+        "mean first token after ",
         "requests in flight all the time, of different lengths (closed loop",
-        "no P(fits): an engine takes its cache from what weights leave",
+        "engines size the cache by what is left: up to ",
         "Limited by: kernels that read weights and caches (",
         "waiting for prompts of others ",
         "prompts whole beside decoding",
@@ -380,7 +380,7 @@ def test_an_answer_says_what_it_is_for_and_what_its_figures_mean(answer: Ask) ->
     ):
         assert words in text, words
     assert "slowest stage" not in text
-    options = "sequences: --max-num-seqs, prompts per pass: --max-num-batched-tokens"
+    options = "requests at once: --max-num-seqs, prompts per pass: --max-num-batched-tokens"
     assert f"planner export plan.yaml --to vllm -o run # {options}" in " ".join(
         answer(*question, "--framework", "vllm").split()
     )
@@ -423,7 +423,7 @@ def test_a_plan_with_two_pools_is_spelled_out(answer: Ask, tmp_path: Path) -> No
     pools = ("--prefill-dp", "2", "--prefill-tp", "1", "--tp", "2", "--max-batch", "8")
     question = ("estimate", "llama3-8b", "--mode", "inference", "--gpus", "4")
     text = answer(*question, *pools, "--export", str(tmp_path / "plan.yaml"))
-    assert "2 x 1 GPU prefill, 1 x tp 2 decode, 8 sequences" in text
+    assert "2 x 1 GPU prefill, 1 x tp 2 decode, up to 8 requests at once" in text
     assert "waiting for the prompt's cache" in text
     asked = json.loads(answer(*question, *pools, "--json"))["plans"][0]
     again = json.loads(answer("estimate", str(tmp_path / "plan.yaml"), "--json"))["plans"][0]
