@@ -488,7 +488,7 @@ def question_about_plan(
         raise
     request = request_of(options, {"mode": loaded.content.mode, **given}, values, command_line)
     for name, field in fields.items():
-        if _is_of_plan(field):
+        if is_of_plan(field):
             values.add(f"{values.called(name)}: {by}")
     changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
 
@@ -540,14 +540,15 @@ def _predicted(
     return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
 
 
-def _is_of_plan(field: str) -> bool:
+def is_of_plan(field: str) -> bool:
+    """Whether a field of a request says what plans have."""
     return ":" in field or field == "offload"
 
 
 def changes_of(options: Mapping[str, Option], given: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """What options ask beside a plan file ("and on that cluster?"): fields of the request."""
     fields = [options[name].field or name for name in options if name in given]
-    asked = [name for name in fields if not _is_of_plan(name) and name not in (*_DECIDED_BY_PLAN, *_SEARCHING)]
+    asked = [name for name in fields if not is_of_plan(name) and name not in (*_DECIDED_BY_PLAN, *_SEARCHING)]
     return {name: getattr(request, name) for name in asked}
 
 

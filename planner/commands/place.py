@@ -56,6 +56,7 @@ def place(typed: Typed) -> None:
     request = place_request(words[0], given, values)
     values.check()
 
+    from planner.commands.next_commands import after_place
     from planner.placement.placement_file import placement_text
     from planner.placement.report import place_report
     from planner.placement.run import place as answer_of
@@ -68,7 +69,7 @@ def place(typed: Typed) -> None:
     if where.export is not None:
         write_atomically(where.export, placement_text(answer))
         remark(where, f"wrote {where.export}")
-    emit(place_report(answer, where.export), where)
+    emit(place_report(answer, after_place(answer, typed.command_line, where.export)), where)
     if answer.result.stopped == "interrupted":
         raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
 

@@ -17,7 +17,7 @@ from planner.api.keywords import (
 )
 from planner.api.pages import PLOT_OPTION, REPORT_OPTIONS, ReportFiles, figure_file, report_files
 from planner.api.readers import OUTPUT, Option
-from planner.api.requests import Command, Predicts, curve_of, question_about_plan, search_request
+from planner.api.requests import Command, Predicts, curve_of, is_of_plan, question_about_plan, search_request
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
 from planner.commands.output import (
     EXPORT_OPTION,
@@ -41,6 +41,12 @@ _OPTIONAL_MODEL = argument(
     "A bundled network ('planner list models') or a file; with --plan, the plan's own by default.",
     "kind:models",
 )
+# What says which plan 'why-not' is about.
+_OF_PLAN = {
+    name: option
+    for name, option in options_of(WhyNotOptions).items()
+    if is_of_plan(option.field or name) or name in ("family", "fix")
+}
 _PLAN = {
     "plan": Option("--plan -p", "FILE", "A plan file, from 'planner optimize --export'."),
 }
@@ -216,9 +222,10 @@ def why_not(typed: Typed) -> None:
     planner why-not alexnet --gpus 8 --family data
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     answer, warnings, where = _asked(typed, "why-not")
+    from planner.commands.next_commands import after_why_not
     from planner.comparison.why_not_report import why_not_report
 
-    emit(why_not_report(answer, warnings), where)
+    emit(why_not_report(answer, warnings, after_why_not(answer, typed.command_line, _OF_PLAN)), where)
     if not answer.is_good:
         raise typer.Exit(ExitCode.NO_PLAN)
 

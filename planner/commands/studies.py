@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from planner.api.keywords import SizeOptions, SweepOptions, options_of
+from planner.api.keywords import OptimizeOptions, SizeOptions, SweepOptions, options_of
 from planner.api.pages import PLOT_OPTION, figure_file, is_installed
 from planner.commands.command import MODEL, Typed, command
 from planner.commands.output import (
@@ -130,19 +130,24 @@ def size(typed: Typed) -> None:
     typed.values.check()
     with Progress(where) as progress:
         sized = question(progress)
+    from planner.commands.next_commands import after_size
     from planner.sizing.report import miss_in_words, size_report
     from planner.sizing.run import answer_of
 
     best = sized.best("least_gpus")
     if best is not None:
         export_plan(where, lambda: answer_of(sized, best[1]), "the plan of the fewest GPUs, refined,")
-    emit(size_report(sized, where.export), where)
+    emit(size_report(sized, after_size(sized, typed.command_line, where.export, _OF_SIZE)), where)
     if sized.interrupted:
         raise KeyboardInterrupt
     if best is None:
         if where.format == "table" and where.path is None:  # which says so already
             raise typer.Exit(ExitCode.NO_PLAN)
         raise NoFeasiblePlan(miss_in_words(sized))
+
+
+# What 'planner optimize' does not ask.
+_OF_SIZE = {name: option for name, option in options_of(SizeOptions).items() if name not in options_of(OptimizeOptions)}
 
 
 def _size_fleet(typed: Typed) -> None:
@@ -153,13 +158,14 @@ def _size_fleet(typed: Typed) -> None:
     typed.values.check()
     with Progress(where) as progress:
         fleets = question(progress)
+    from planner.commands.next_commands import after_fleet
     from planner.sizing.fleet_report import fleet_report
 
     ranked = fleets.ranked
     if ranked:
         what = "the plan, with the replicas that the demand needs,"
         export_plan(where, lambda: ranked[0].found, what, ranked[0].best)
-    emit(fleet_report(fleets), where)
+    emit(fleet_report(fleets, after_fleet(fleets, typed.command_line, where.export)), where)
     if not ranked:
         if where.format == "table" and where.path is None:  # which says so already
             raise typer.Exit(ExitCode.NO_PLAN)

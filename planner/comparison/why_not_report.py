@@ -29,7 +29,7 @@ _PLAN, _FIRST = "this plan", "the first plan"
 _NEARLY = f"{NEARLY * 100:g} %"
 
 
-def why_not_report(answer: WhyNot, warnings: Sequence[str] = ()) -> Report:
+def why_not_report(answer: WhyNot, warnings: Sequence[str] = (), following: str = "") -> Report:
     """Whether a plan is legal and fits, how many are better, and what each difference costs, in every form.
 
     Parameters
@@ -37,9 +37,11 @@ def why_not_report(answer: WhyNot, warnings: Sequence[str] = ()) -> Report:
     answer : WhyNot
     warnings : sequence of str
         What no longer holds of a plan file.
+    following : str
+        What to type next.
     """
     return Report(
-        blocks=lambda: _blocks(answer, warnings),
+        blocks=lambda: _blocks(answer, warnings, following),
         data=lambda: _document(answer, warnings),
         records=lambda: [_step_record(step) for step in answer.steps],
     )
@@ -66,8 +68,8 @@ def verdict(answer: WhyNot) -> str:
     return f"{start}. It is {compared_words(1.0 / ratio, answer.first.objective, _FIRST)}{simpler}."
 
 
-def _blocks(answer: WhyNot, warnings: Sequence[str]) -> list[Block]:
-    blocks: list[Block] = [Sentence(verdict(answer), strong=True), Facts(tuple(_facts(answer, warnings)))]
+def _blocks(answer: WhyNot, warnings: Sequence[str], following: str) -> list[Block]:
+    blocks: list[Block] = [Sentence(verdict(answer), strong=True), Facts(tuple(_facts(answer, warnings, following)))]
     if answer.legal:
         blocks += [Heading("Nearest legal settings (one is changed)"), _legal_table(answer)]
     if answer.steps and answer.plan is not None:
@@ -82,7 +84,7 @@ _ORDER = (
 )
 
 
-def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
+def _facts(answer: WhyNot, warnings: Sequence[str], following: str) -> list[tuple[str, str]]:
     facts = [("Not legal", text) for text in answer.broken]
     if answer.broken and answer.plan is None:
         facts.append(("Nearest plan", "none: no other value of one setting alone makes it legal"))
@@ -104,6 +106,7 @@ def _facts(answer: WhyNot, warnings: Sequence[str]) -> list[tuple[str, str]]:
         *zip(("Time", "Memory needed"), _reasons(answer), strict=False),
         *(("Note", str(note)) for note in notes),
         *(("Warning", text) for text in warnings),
+        *([("Next", following)] if following else []),
     ]
 
 

@@ -112,6 +112,11 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     return Commands(commands, f"{note}'planner explain --plan {plan}' says where its time goes")
 
 
+def targets_of(answer: Answer | Estimate, ranked: RankedPlan) -> list[str]:
+    """Targets that write a plan, those that express most of it first."""
+    return [target for target, _, _ in _exports(answer, ranked)]
+
+
 def _exports(answer: Answer | Estimate, ranked: RankedPlan) -> list[tuple[str, AnyJob, Account]]:
     """Targets that write a plan, with its job and where the settings go, those that express most of it first.
 

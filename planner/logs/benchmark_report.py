@@ -9,7 +9,7 @@ from planner.core.answer import assumption_text
 from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
 from planner.core.numbers import counted, joined_words
 from planner.logs.benchmarks import CheckedFigure, ServerCheck, figure_text
-from planner.logs.report import difference_text
+from planner.logs.report import difference_text, next_facts
 from planner.report.documents import RESULT_VERSION
 
 _SHOWN_ASSUMPTIONS = ("cluster", "device", "framework", "prompt", "output", "weights", "keys and values")
@@ -32,6 +32,7 @@ def _blocks(check: ServerCheck) -> Sequence[Block]:
         ("Plan", check.estimate.ranked.summary),
         ("Benchmark", f"{benchmark.program}, {counted(benchmark.requests, 'request')}{in_flight}"),
         ("Assumed", ", ".join(assumption_text(a, stated_only=True) for a in taken)),
+        *next_facts(check.path, check.estimate.setting.command_line, ()),
     )
     table = Table(
         columns=(

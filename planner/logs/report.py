@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from planner.core.answer import assumption_text
-from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
-from planner.core.notes import note_entry
+from planner.core.blocks import Block, Column, Commands, Facts, Report, Sentence, Table
+from planner.core.notes import Note, note_entry
 from planner.core.numbers import byte_text, counted, duration_text, duration_unit, percent, significant
+from planner.core.typed import asked_again, is_typed
 from planner.logs.compare import Check
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import interval_text
@@ -35,13 +38,33 @@ def _blocks(check: Check) -> Sequence[Block]:
         ("Log", _log_text(check)),
         *([("Memory", _memory_text(check))] if check.memory else []),
         ("Assumed", ", ".join(assumption_text(a, stated_only=True) for a in taken)),
+        *next_facts(check.path, check.estimate.setting.command_line, check.notes),
     )
     return [
         Sentence(_verdict(check), strong=True),
         Facts(pairs),
         *([_parts_table(check)] if check.parts else []),
-        *(Sentence(f"- {note}") for note in check.notes),
+        *(Sentence(f"- {note}") for note in check.notes if getattr(note, "code", "") != _KEEPS),
     ]
+
+
+# The note with the command that keeps a run, which is said as what to type next.
+_KEEPS = "check_calibrate"
+
+
+def next_facts(path: Path, line: str, notes: Sequence[str]) -> list[tuple[str, str]]:
+    """What to type next: where the time of the plan goes, and what keeps the run; nothing where nobody typed."""
+    if not is_typed(line):
+        return []
+    changes = dict.fromkeys(("--log-format", "--row", "--calibrate"))
+    words = shlex.split(asked_again(line, changes, command="explain"))
+    kept = [note.values["command"] for note in notes if isinstance(note, Note) and note.code == _KEEPS]
+    explained = shlex.join(word for word in words if word != str(path))
+    what = [
+        f"{explained}  # where its time goes",
+        *(f"{command}  # fits the cost model to your runs" for command in kept),
+    ]
+    return [("Next", Commands(what))]
 
 
 def _verdict(check: Check) -> str:

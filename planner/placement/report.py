@@ -27,14 +27,14 @@ _MOST_TOLD = 500
 _ROWS = {"throughput": "devices", "latency": "subgraphs", "piper": "stages"}
 
 
-def place_report(answer: PlaceAnswer, exported: object = None) -> Report:
-    """Devices, objective, bound and what proved it; ``exported`` is the file that the placement is in already, if any."""
+def place_report(answer: PlaceAnswer, following: str = "") -> Report:
+    """Devices, objective, bound and what proved it; ``following`` is what to type next."""
     hidden = {
         "throughput": ("nodes",) if getattr(answer.problem, "types", ()) else ("nodes", "type"),
         "latency": ("nodes",),
     }
     return Report(
-        blocks=lambda: _blocks(answer, exported),
+        blocks=lambda: _blocks(answer, following),
         details=lambda: _details(answer),
         data=lambda: _document(answer),
         records=lambda: [
@@ -107,6 +107,7 @@ def _ratio(other: float, value: float) -> float | None:
 # -- for people
 
 
+_NEXT = "--export placement.yaml keeps it for 'planner place check', -v says more"
 # What a placement keeps to, by contiguity: what it is called, and what that means.
 _KINDS = {
     "chain": ("contiguous placement", "in the forward pass a device reads only from itself and devices before it"),
@@ -115,7 +116,7 @@ _KINDS = {
 }
 
 
-def _blocks(answer: PlaceAnswer, exported: object) -> list[Block]:
+def _blocks(answer: PlaceAnswer, following: str) -> list[Block]:
     request, rows = answer.request, _rows(answer)
     is_at = ": " if answer.objective == "piper" else " on "
     text = "; ".join(f"{nodes}{is_at}{where}" for where, nodes in _held(answer, rows))
@@ -123,7 +124,7 @@ def _blocks(answer: PlaceAnswer, exported: object) -> list[Block]:
     if len(text) > _MOST_TOLD:
         text = f"{counted(answer.problem.num_nodes, 'operator')} divided as in the table; -v lists which are where"
     word = "Best" if request.method == "auto" else f"Method {request.method}"
-    return [*verdict_blocks(word, text, _facts(answer, rows, exported)), *([_table(answer, rows)] if rows else [])]
+    return [*verdict_blocks(word, text, _facts(answer, rows, following)), *([_table(answer, rows)] if rows else [])]
 
 
 def _rows(answer: PlaceAnswer) -> list[dict[str, Any]]:
@@ -150,7 +151,7 @@ def _held(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> Iterator[tu
             yield where, ", ".join("-".join(str(names[v]) for v in sorted({run[0], run[-1]})) for run in runs)
 
 
-def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], exported: object) -> list[tuple[str, str]]:
+def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], following: str) -> list[tuple[str, str]]:
     """What decides about a placement, as `planner optimize` says it of a plan."""
     request, result, problem = answer.request, answer.result, answer.problem
     samples = f" of {counted(request.batch, 'sample')}" if request.cluster is not None else ""
@@ -185,7 +186,7 @@ def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], exported: obj
         ("Devices", _used(answer, rows)),
         *_compared(answer),
         ("Assumed", _assumed(answer)),
-        ("Next", _next(answer, exported)),
+        ("Next", following or _NEXT),
     ]
 
 
@@ -241,16 +242,6 @@ def _assumed(answer: PlaceAnswer) -> str:
     else:
         own = f"{_devices_text(problem)}, {_KINDS[request.contiguity][1]}"
     return ", ".join([*parts, own, *(f"{operator} free (--assume-free)" for operator in request.assume_free)])
-
-
-def _next(answer: PlaceAnswer, exported: object) -> str:
-    request, check = answer.request, "'planner place check'"
-    hints = [f"--export placement.yaml keeps it for {check}" if exported is None else f"{check} checks {exported}"]
-    if answer.result.stopped == "time limit":
-        hints = [f"--time-limit {2 * request.time_limit_s:g}s searches for longer", *hints]
-    elif answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain":
-        hints = ["--non-contiguous asks whether scattered operators are faster", *hints]
-    return ", ".join([*hints, "-v says more"])
 
 
 def _details(answer: PlaceAnswer) -> list[Block]:

@@ -376,8 +376,9 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     unit = time_unit(max(max(a, b) for _, a, b in rows))
     cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures), best)
     against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
-    heading = f"{compared_words(1.0 + ranked.gap, estimate.objective, 'the best plan')}: {against}: {best.summary}"
-    return [Heading(f"{heading[0].upper()}{heading[1:]}"), comparison_table(rows, unit, total=has_sum)]
+    gap = compared_words(1.0 + ranked.gap, estimate.objective, against)
+    heading = f"Against the best plan: {gap}: {best.summary}"
+    return [Heading(heading), comparison_table(rows, unit, total=has_sum)]
 
 
 # -- what rests on what

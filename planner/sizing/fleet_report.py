@@ -18,10 +18,10 @@ from planner.spaces.serving.report import limit_chance, percentiles_text
 from planner.spaces.serving.space import limited
 
 
-def fleet_report(fleets: Fleets, following: str = NEXT) -> Report:
+def fleet_report(fleets: Fleets, following: str = "") -> Report:
     """Answer in every form; ``following`` is what to type next."""
     return Report(
-        blocks=lambda: _blocks(fleets, following),
+        blocks=lambda: _blocks(fleets, following or NEXT),
         details=lambda: [Facts(tuple(_details(fleets)))],
         data=lambda: _document(fleets),
         records=lambda: [_row(fleet) for fleet in fleets.fleets],

@@ -8,8 +8,10 @@ from typing import Any
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, Unit, counted, energy_text, percent, significant
+from planner.report.answer import NEXT, limits_text, memory_fact
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
+from planner.sizing.run import estimate_of
 from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
 _DAYS = Unit(name="days", size=SECONDS_PER_DAY)
@@ -100,10 +102,10 @@ def _money(money: float | None) -> str:
     return f"{money:,.0f}" if money >= 1000 else significant(money)
 
 
-def size_report(sized: Sized, exported: object = None) -> Report:
-    """Answer in every form; ``exported`` is the file that the plan of the fewest GPUs is in already, if any."""
+def size_report(sized: Sized, following: str = "") -> Report:
+    """Answer in every form; ``following`` is what to type next."""
     return Report(
-        blocks=lambda: _blocks(sized, exported),
+        blocks=lambda: _blocks(sized, following),
         details=lambda: [Facts(tuple(_details(sized)))],
         data=lambda: _document(sized),
         records=lambda: [_record(trial) for trial in sized.trials],
@@ -199,7 +201,7 @@ def miss_in_words(sized: Sized) -> str:
 # -- for people ------------------------------------------------------------------------------------------------------------
 
 
-def _blocks(sized: Sized, exported: object) -> list[Block]:
+def _blocks(sized: Sized, following: str) -> list[Block]:
     # One row of the table for each trial, whatever it is best for.
     named: dict[int, tuple[ClusterAnswer, Trial, list[str]]] = {}
     for answer in sized.clusters:
@@ -215,14 +217,20 @@ def _blocks(sized: Sized, exported: object) -> list[Block]:
     if found is not None:
         answer, trial = found
         fewest = "fewest" if answer.is_proven(trial) else "fewest of those tried"
-        verdict = f"Best: {_gpus(trial)}, the {fewest} that meet the goal: {trial.row['plan']}."
+        surer = sized.best("least_gpus_90")
+        chance = (
+            ""
+            if trial.time_high_s is None
+            else f", with {'at least' if surer and surer[1] == trial else 'less than'} 90 %"
+        )
+        verdict = f"Best: {_gpus(trial)}, the {fewest} that meet the goal{chance}: {trial.row['plan']}."
     else:
         misses = [answer.nearest for answer in sized.clusters]
         rows = [(trial, "nearest miss", _verdict(trial)) for trial in misses if trial is not None]
         miss = miss_in_words(sized)
         verdict = f"{miss[0].upper()}{miss[1:]}."
     table = [_table(rows)] if rows else []
-    return [Sentence(verdict, strong=True), Facts(tuple(_facts(sized, exported))), *table, *_tried(sized)]
+    return [Sentence(verdict, strong=True), Facts(tuple(_facts(sized, following))), *table, *_tried(sized)]
 
 
 def _table(rows: list[tuple[Trial, str, str]]) -> Table:
@@ -251,8 +259,8 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
     sure, known = sized.best("least_gpus_90"), answer.is_proven(trial)
     chance = "below 90 % with every number of GPUs that was tried"
     if sure is not None:
-        other = f"below 90 %; {_gpus(sure[1])} have it: {_time(sure[1])}, {_usd(sure[1].money)}"
-        chance = "at least 90 % to meet the goal" if sure[1] == trial else other
+        more = f"below 90 %; {_gpus(sure[1])} have it: {_time(sure[1])}, {_usd(sure[1].money)}"
+        chance = "at least 90 % to meet the goal" if sure[1] == trial else more
     proof = f"{'no smaller number meets the goal' if known else 'not proven: a smaller number may do'} on {answer.facts.name}"
     reason = _binding(answer, trial, "least_gpus").partition(": ")[2]
     is_mesh = known and trial.row["tp"] is not None
@@ -262,13 +270,20 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
         "least_energy": ("Least energy", lambda t: energy_text(t.energy_j)),
     }
     others = [
-        (name, f"{_gpus(found[1])}: {amount}, {_days(found[1].time_s)}")
+        (name, f"{_gpus(other[1])}: {amount}, {_days(other[1].time_s)}")
         for wish, (name, text) in takes.items()
-        if (found := sized.best(wish)) and found[1] != trial and (amount := text(found[1])) is not None
+        if (other := sized.best(wish)) and other[1] != trial and (amount := text(other[1])) is not None
     ]
+    found = estimate_of(sized, trial)
+    plan = (
+        []
+        if found is None
+        else [("Memory", memory_fact(found, found.ranked)), ("Limited by", limits_text(found.ranked))]
+    )
     return [
         ("Time", _time(trial)),
         ("Cost", _usd(trial.money)),
+        *plan,
         *([] if trial.time_high_s is None else [("Chance", chance)]),
         *others,
         ("Proof", f"{proof} ({reason}){among}" if (trial.gpus or 0) > 1 else reason),
@@ -288,7 +303,7 @@ def _span(trial: Trial) -> str:
     return span_text((trial.time_low_s, trial.time_high_s), _DAYS)
 
 
-def _facts(sized: Sized, exported: object) -> list[tuple[str, str]]:
+def _facts(sized: Sized, following: str) -> list[tuple[str, str]]:
     goal, trials = sized.goal, sized.trials
     found = sized.best("least_gpus")
     limits = [
@@ -305,15 +320,7 @@ def _facts(sized: Sized, exported: object) -> list[tuple[str, str]]:
         *(["GPUs are paid for singly inside one node, in whole nodes beyond it"] if has_idle_nodes else []),
     ]
     free = ", ".join(sized.request.assume_free)
-    following = "a longer --days, a larger --budget, another --cluster or more --max-gpus may do"
-    if found is not None:
-        ranked = f"'planner optimize {sized.request.model} --cluster {found[1].facts.name} --gpus {found[1].gpus}'"
-        keep = (
-            "--export plan.yaml keeps the plan"
-            if exported is None
-            else f"'planner explain --plan {exported}' explains the plan"
-        )
-        following = f"{keep}, {ranked} with the same options ranks the plans on these GPUs"
+    otherwise = "a longer --days, a larger --budget, another --cluster or more --max-gpus may do"
     return [
         *([] if found is None else _best_facts(sized, *found)),
         *(
@@ -326,7 +333,7 @@ def _facts(sized: Sized, exported: object) -> list[tuple[str, str]]:
         ("Assumed", "; ".join(assumed)),
         *([("Assumed free", f"{free} (--assume-free)")] if free else []),
         *([("Note", "interrupted: what was tried until then is shown")] if sized.interrupted else []),
-        ("Next", f"{following}, -v says more"),
+        ("Next", following or (otherwise if found is None else NEXT)),
     ]
 
 

@@ -18,7 +18,7 @@ from strategies.limits import Progress
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
-    from planner.core.answer import Answer
+    from planner.core.answer import Answer, Estimate
     from planner.spaces.base import PlanSpace
 
 DEFAULT_MOST_GPUS = 4_096
@@ -130,6 +130,14 @@ def answer_of(sized: Sized, trial: Trial) -> Answer:
     from planner.spaces.ask import optimize
 
     return optimize(_asked(sized.request, trial.facts, trial.allowed, trial.row["objective"]))
+
+
+def estimate_of(sized: Sized, trial: Trial) -> Estimate | None:
+    """Predict the plan of a trial, part by part; None where the plan itself is not known."""
+    from planner.spaces.ask import estimate
+
+    asked = _asked(sized.request, trial.facts, trial.allowed, trial.row["objective"])
+    return None if trial.plan is None else estimate(asked, trial.plan)
 
 
 def _asked(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Request:

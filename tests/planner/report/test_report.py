@@ -309,7 +309,7 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
 
 def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     text = explained(breakdown)
-    assert "25 % slower than the best plan: 4.00 ms" in text
+    assert "Against the best plan: 25 % slower than 4.00 ms" in text
     assert "+1.00" in text
     first = dataclasses.replace(breakdown.ranked, gap=0.0)
     best = dataclasses.replace(breakdown, ranked=first, best=first)

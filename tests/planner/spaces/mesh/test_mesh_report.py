@@ -174,7 +174,7 @@ def test_the_parts_add_up_to_the_step_and_to_the_memory() -> None:
 
 def test_explain_compares_with_the_best() -> None:
     text = plain_text(explain_report(make_breakdown()).blocks(), 160)
-    assert "25 % slower than the best plan: 20.0 s on 256 of 256 GPUs: tp 8" in text
+    assert "Against the best plan: 25 % slower than 20.0 s on 256 of 256 GPUs: tp 8" in text
     assert "Layer by layer (of one rank, one micro-batch)" in text
     assert any(line.split() == ["compute", "17.5", "14.0", "+3.50"] for line in text.splitlines())
     best = make_breakdown(ranked=make_ranked())
