@@ -140,7 +140,7 @@ def test_csv_has_a_row_per_device(answer: Any, workload: Path) -> None:
 def test_export_and_check(answer: Any, workload: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
     out = tmp_path / "placement.yaml"
     said = " ".join(answer("place", workload, "--export", out, *extra).split())
-    assert "Next: planner place check " in said
+    assert " planner place check " in said
     assert "--export" not in said
     text = answer("place", "check", workload, out)
     assert text.startswith("placement.yaml: ok, objective ")
