@@ -156,6 +156,6 @@ def after_place(answer: PlaceAnswer, line: str, exported: Path | None) -> Comman
         limit = f"{2 * request.time_limit_s:g}s"
         commands.insert(0, f"{asked_again(line, {'--time-limit': limit})}  # searches for longer")
     elif answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain":
-        again = asked_again(line, switches=("--contiguous",))
+        again = asked_again(line, {"--export": None}, switches=("--contiguous",))
         commands.append(f"{again} --non-contiguous  # or scattered")
     return Commands(commands)
