@@ -113,7 +113,9 @@ FAULTS = [
         ('0.01 if stripped.endswith("%") else 1.0', "1.0", "5% is 5"),
         ("gap=plan.score / best - 1.0", "gap=plan.score / best", "a gap of 100 % for the best plan"),
         ("self.samples * self.seq / self.step_time_s", "self.samples / self.step_time_s", "samples/s called tokens/s"),
-        ("float(row[\"step_time_s\"]) / self.goodput", "float(row[\"step_time_s\"])", "goodput has no effect"),
+        ("useful / self.goodput", "useful", "goodput has no effect"),
+        ("restart_s + write_s)) * math.expm1", "restart_s)) * math.expm1", "a checkpoint that is written is safe at once"),
+        ("places + load * share", "places + load", "hosts that wait for repairs wait alone"),
         ("return self.money * self.slower(surely=surely)", "return self.money", "a budget kept on average"),
         ("(last // first).bit_length()", "(last // first).bit_length() - 1", "sweep without its last count"),
         # files for trainers and servers

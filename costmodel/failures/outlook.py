@@ -6,8 +6,9 @@ with the work w between checkpoints and its expected time E (`costmodel.failures
 Of the elapsed time without B and planned interruptions, w / E is useful, c / E goes to checkpoints, 1 - e^(-l r) to restarts, and the
 rest is work that was done again.
 
-More GPUs fail more often, so a job with more of them has less useful time (`least_overhead`): the best step on at most n GPUs still
-bounds the training from below, since the time of a training is (step x steps) / share, and no share is above that of one device.
+More GPUs fail more often, so a job with more of them has less useful time, for the same state. Its time per token grows with the step
+alone: neither the rates nor the checkpoints know it. So a bound of the step, times the overhead that no plan on at least so many GPUs
+goes below (`least_overhead`), is a bound of the time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from costmodel.failures.checkpoint import Checkpoint
 from costmodel.failures.goodput import (
@@ -36,6 +39,8 @@ from costmodel.failures.rates import FailureModel, Units
 Without = Literal["wait", "shrink"]
 # An interval of 80 % of a normal variable, in standard deviations to each side.
 _Z90 = 1.2815515655446004
+# A job that does nothing but restart for maintenance gets so much done, that nothing is divided by 0.
+_LEAST = 1e-6
 # Exponents beyond this are of jobs that never end.
 _MOST_EXPONENT = 300.0
 
@@ -135,7 +140,7 @@ class Outlook:
     def _planned_share(self) -> float:
         """Share of the time that is not taken by planned interruptions."""
         rate = self.model.rate_per_s(self.devices, self.units, planned=True)
-        return max(1.0 - rate * (self.checkpoint.stall_s + self.checkpoint.write_s + self.restart_s), 0.0)
+        return max(1.0 - rate * (self.checkpoint.stall_s + self.checkpoint.write_s + self.restart_s), _LEAST)
 
     @property
     def share(self) -> float:
@@ -151,7 +156,7 @@ class Outlook:
         period = max(self.interval_s, point.write_s) + point.stall_s
         hosts, planned = self._hosts_share, self._planned_share
         if rate * (period + self.restart_s + point.write_s) > _MOST_EXPONENT:
-            useful, stalls, restarts = 0.0, 0.0, 1.0
+            useful, stalls, restarts = math.exp(-_MOST_EXPONENT), 0.0, 1.0
         else:
             time = interval_time_s(rate, self.interval_s, point.stall_s, self.restart_s, point.write_s)
             # A restart ends with its length or with another failure; where a write takes longer than the work, training waits for it.
@@ -184,28 +189,20 @@ class Outlook:
 
     def time_s(self, useful_s: float) -> float:
         """Expected time of a training whose steps take ``useful_s``."""
-        return useful_s / self.share if self.share else math.inf
+        return useful_s / self.share
 
-    def _moments(self, useful_s: float) -> list[Moments]:
+    def _moments(self, useful_s: float) -> Moments:
         """Of the time, for each of the rates that it may be (`spread_factors`)."""
         point, model = self.checkpoint, self.model
         restarts = math.log(model.restart_high_s / model.restart_s) / _Z90 if model.restart_s else 0.0
-        spread = math.hypot(model.spread, restarts)
-        found = []
-        for factor in spread_factors(spread):
-            rate = self.rate_per_s * factor
-            period = max(self.interval_s, point.write_s) + point.stall_s
-            if rate * (period + self.restart_s + point.write_s) > _MOST_EXPONENT:
-                found.append(Moments(mean_s=math.exp(_MOST_EXPONENT), variance_s2=0.0))
-                continue
-            one = interval_moments(rate, self.interval_s, point.stall_s, self.restart_s, point.write_s)
-            share = self._hosts_share * self._planned_share
-            found.append(
-                Moments(mean_s=one.mean_s / share, variance_s2=one.variance_s2 / share**2).times(
-                    useful_s / self.interval_s
-                )
-            )
-        return found
+        longest = max(self.interval_s, point.write_s) + point.stall_s + self.restart_s + point.write_s
+        rates = self.rate_per_s * spread_factors(math.hypot(model.spread, restarts))
+        one = interval_moments(
+            np.minimum(rates, _MOST_EXPONENT / longest), self.interval_s, point.stall_s, self.restart_s, point.write_s
+        )
+        share = self._hosts_share * self._planned_share
+        all_of_them = one.times(useful_s / self.interval_s)
+        return Moments(mean_s=all_of_them.mean_s / share, variance_s2=all_of_them.variance_s2 / share**2)
 
     def quantiles_s(self, useful_s: float, *shares: float) -> tuple[float, ...]:
         """Times within which the training is done with these probabilities: chance, and how sure the rates are."""
@@ -221,23 +218,21 @@ class Outlook:
         return chance_below(time_s, self._moments(useful_s))
 
 
-def least_overhead(model: FailureModel, devices: int, units: Units | None = None) -> float:
-    """Time per useful second that no plan on so many devices or more goes below, whatever it saves.
+def least_overhead(model: FailureModel, devices: int, checkpoint: Checkpoint, units: Units | None = None) -> float:
+    """Time per useful second that no plan on so many devices or more goes below.
 
-    Loading takes no time, checkpoints are at once safe and cost what they cost at least, spares never run out, nothing is planned. It grows
-    with the devices, as every rate does.
+    It grows with the devices, as every rate does, and with the times of a checkpoint: ``checkpoint`` has the least that any plan takes.
+    Spares never run out.
 
     Examples
     --------
     >>> from costmodel.failures.rates import FailureClass
     >>> model = FailureModel(name="m", classes=(FailureClass(name="gpu", unit="device", per_s=1e-9),))
-    >>> [round(least_overhead(model, n), 4) for n in (0, 1000, 10000)]
+    >>> point = Checkpoint(bytes=0.0, stall_s=0.0, write_s=0.0, load_s=0.0)
+    >>> [round(least_overhead(model, n, point), 4) for n in (0, 1000, 10000)]
     [1.0, 1.0006, 1.006]
     """
-    rate = model.rate_per_s(devices, units)
-    interval = optimal_interval_s(rate, model.snapshot_s)
-    if not math.isfinite(interval):
-        return 1.0
-    if interval == 0.0:
-        return math.exp(rate * model.restart_s)
-    return interval_time_s(rate, interval, model.snapshot_s, model.restart_s) / interval
+    best = replace(Outlook.of(model, devices, checkpoint, units=units, spares=0), model=replace(model, repair_s=0.0))
+    if best.interval_s == 0.0:  # work between checkpoints that cost nothing
+        return math.exp(best.rate_per_s * best.restart_s) / best._planned_share
+    return 1.0 / best.share

@@ -546,6 +546,29 @@ class PipelineMemory:
         waiting = self.gathered(index, replace(division, offload_optimizer=np.ones_like(index))) - held
         return sum(states.values()) + slack * held, sum(self._hosted(states)) - slack * waiting
 
+    def saved_bytes(self, index: IntArray, division: Division, *, shared: bool) -> FloatArray:
+        """What a rank writes of a checkpoint: weights, 32-bit copies and optimizer state, (n, Q).
+
+        Parameters
+        ----------
+        index : array (n,)
+            Pipeline of every plan.
+        division : Division
+        shared : bool
+            Ranks with the same shard write a part of it each; else the first of them writes all.
+        """
+        workload = self.workload
+        state = workload.optimizer.state_bytes + workload.precision.master_bytes
+        shards = division.shard, division.expert_shard
+        copies = division.shard * division.replicate, division.expert_shard * division.expert_replicate
+        total = np.zeros((len(index), self.exists.shape[1]))
+        held = (self.dense_bytes, self.dense_trainable), (self.expert_bytes, self.expert_trainable)
+        for (weights, trained), shard, whole in zip(held, shards, copies, strict=True):
+            parts = [whole, whole] if shared else [np.where(division.zero_stage >= stage, shard, 1) for stage in (3, 1)]
+            for size, over in zip((weights, state * trained), parts, strict=True):
+                total += rows_of(size, index) / over[:, None]
+        return np.where(rows_of(self.exists, index), total, 0.0)
+
     def _hosted(self, parts: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
         """State and gradients that an optimizer on the host keeps there."""
         return parts["optimizer_bytes"], self.assumptions.hosted_gradients * parts["gradient_bytes"]

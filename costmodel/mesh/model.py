@@ -346,6 +346,22 @@ class MeshModel:
         pipelines, memory = self.pipelines(batch, layouts), self.pipeline_memory(batch, layouts)
         return step_costs(self.workload, self.groups, pipelines, memory, np.arange(len(plans)), Division.of(batch))
 
+    def saved_bytes(self, plans: Sequence[MeshPlan], *, shared: bool = True) -> tuple[float, FloatArray]:
+        """Bytes of a checkpoint, every weight once, and most that one rank writes of it with each plan, (n,).
+
+        Parameters
+        ----------
+        plans : sequence of MeshPlan
+        shared : bool
+            Ranks with the same shard share the writing (Megatron Core's fully parallel save, torch.distributed.checkpoint); else the first
+            of them writes.
+        """
+        every = [MeshPlan(), *plans]  # one rank has it all
+        batch = MeshBatch.from_plans(every)
+        memory = self.pipeline_memory(batch, stack_layouts(self.layouts_of_plans(every)))
+        most = np.max(memory.saved_bytes(np.arange(len(every)), Division.of(batch), shared=shared), axis=1)
+        return float(most[0]), most[1:]
+
     def layouts_of_plans(self, plans: Sequence[MeshPlan], *, every_rank: bool = False) -> list[Layout]:
         """Layout of each plan; plans with the same stages share one."""
         known: dict[tuple[object, ...], Layout] = {}

@@ -27,6 +27,7 @@ from planner.api.options import (
     Requests,
     Solver,
     Space,
+    Time,
     TimeLimit,
 )
 from planner.api.readers import COSTS, SEARCH, SERVING, SPACE, Option, as_given, one_framework
@@ -229,8 +230,7 @@ class SizeOptions(Device, Load, Length, Network, Framework, Requests, Space, Job
         Option(
             "--spares",
             "N",
-            "Serving: replicas in reserve, that may be down. Default: 1.",
-            panel=SERVING,
+            "In reserve. Of a training: hosts; default: as many as make its cost least. Serving: replicas that may be down; default: 1.",
             read=partial(Values.count, least=0, most=_MOST_REPLICAS),
         ),
     ]
@@ -289,9 +289,39 @@ class SizeOptions(Device, Load, Length, Network, Framework, Requests, Space, Job
         Option(
             "--goodput",
             "X",
-            "Share of the time in which steps are made, the rest being lost to failures and restarts: 90%. Default: 100%.",
+            "Share of the time in which steps are made, in place of what --failures, checkpoints and restarts leave: 90%.",
             panel=COSTS,
             read=Values.share,
+        ),
+    ]
+    failures: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "--failures",
+            "NAME|FILE",
+            "How often what fails ('planner show failure default', docs/failures.md). Default: default, of seven published fleets.",
+            panel=COSTS,
+            words="kind:failures",
+        ),
+    ]
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            "--checkpoint",
+            "MODE",
+            "sync: training waits for the storage; async: for a copy to the host; peers: copies in other hosts' memory. Default: async.",
+            panel=COSTS,
+            words="costmodel.failures.checkpoint:MODES",
+        ),
+    ]
+    checkpoint_interval: Annotated[
+        Time | None,
+        Option(
+            "--checkpoint-interval",
+            "TIME",
+            "Work between checkpoints: 30min. Default: what makes the training shortest.",
+            panel=COSTS,
+            read=Values.seconds,
         ),
     ]
 

@@ -21,7 +21,7 @@ from planner.core.quantities import in_tokens
 from planner.files.resources import reference_to, stands_for
 from planner.sizing.report import miss_in_words, size_report
 from planner.sizing.run import DEFAULT_MOST_GPUS, answer_of, facts_of, size_training
-from planner.sizing.search import SECONDS_PER_DAY, Goal, Sized
+from planner.sizing.search import SECONDS_PER_DAY, Goal, Resilience, Sized
 from planner.sweeping.grid import Axes, cells_of
 from planner.sweeping.report import scaling_figure, sweep_report
 from planner.sweeping.run import Swept, run
@@ -433,7 +433,8 @@ def is_about_serving(given: Mapping[str, Any]) -> bool:
 
 # Options that say how many requests come.
 _SAYS_RATE = frozenset({"rate", "requests", "demand"})
-_OF_TRAINING = ("tokens", "samples", "epochs", "days", "budget", "goodput", "jobs")
+_OF_FAILURES = ("failures", "checkpoint", "checkpoint_interval")
+_OF_TRAINING = ("tokens", "samples", "epochs", "days", "budget", "goodput", "jobs", *_OF_FAILURES)
 _OF_FLEETS = ("spares", "demand")
 
 
@@ -496,7 +497,7 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
         Searches; after Ctrl-C, gives what was tried until then.
     """
     options, names, given = _size_options(given, values)
-    asked = read_options({name: options.pop(name) for name in (*_OF_TRAINING, "max_gpus")}, given, values)
+    asked = read_options({name: options.pop(name) for name in (*_OF_TRAINING, "spares", "max_gpus")}, given, values)
     serving = [name for name, option in options.items() if option.panel == SERVING and name in given]
     if serving:
         rate = values.called("rate")
@@ -525,10 +526,26 @@ def _goal(asked: Mapping[str, Any], given: Mapping[str, Any], values: Values) ->
     if "days" not in given and "budget" not in given:
         values.add(f"{days}, {budget}: give at least one; without a limit one GPU that holds the network will do")
     wanted, limit = asked.get("samples"), asked.get("days")
+    both = [values.called(name) for name in (*_OF_FAILURES, "spares") if name in given and "goodput" in given]
+    if both:
+        values.add(f"{both[0]} and {values.called('goodput')}: choose one; a stated share needs no failures")
     return Goal(
         tokens=asked.get("tokens"),
         samples=None if wanted is None or asked.get("tokens") is not None else wanted * (asked.get("epochs") or 1.0),
         deadline_s=None if limit is None else limit * SECONDS_PER_DAY,
         budget=asked.get("budget"),
         goodput=asked.get("goodput", 1.0),
+        resilience=None if "goodput" in given else _resilience(asked),
+    )
+
+
+def _resilience(asked: Mapping[str, Any]) -> Resilience:
+    """Read the rates of failures, and what is done about them."""
+    from planner.files.loading import load_failures
+
+    return Resilience(
+        failures=load_failures(reference_to("failures", asked.get("failures", "default"))),
+        mode=asked.get("checkpoint", "async"),
+        interval_s=asked.get("checkpoint_interval"),
+        spares=asked.get("spares"),
     )

@@ -67,6 +67,18 @@ def energy_text(value: float | None) -> str:
     return format_rate(value / 3600.0, "Wh") if value >= 3.6e6 else format_rate(value, "J")
 
 
+def bytes_text(value: float) -> str:
+    """A size to three digits, in units of 1000.
+
+    >>> bytes_text(5.6819e12), bytes_text(2.4e15)
+    ('5.68 TB', '2.4 PB')
+    """
+    for size, unit in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e6:.3g} MB"
+
+
 def short(value: float | None) -> str:
     """Write three significant digits without trailing zeros: a capacity, a limit.
 

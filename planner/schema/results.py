@@ -624,7 +624,8 @@ GoalEntry = record(
     samples=Number | None,
     deadline_s=Seconds | None,
     budget=key(Number | None, "In USD."),
-    goodput=key(Number, "Share of the time in which steps are made."),
+    goodput=key(Number | None, "Share of the time in which steps are made, where it was stated."),
+    failures=key(str | None, "Name of the rates of failures that it follows from otherwise.", default=None),
 )
 
 TrialEntry = record(
@@ -647,6 +648,21 @@ TrialEntry = record(
         bool | None,
         "Whether it does with a chance of 90 %: at the upper end of the interval; null: no error model.",
         default=None,
+    ),
+    spare_gpus=key(int | None, "GPUs of hosts in reserve, paid for besides.", default=None),
+    useful_share=key(
+        Number | None, "Share of the time that makes progress; null where a goodput was stated.", default=None
+    ),
+    interruptions=key(Number | None, "Unexpected ones that are expected in all.", default=None),
+    checkpoint_interval_s=key(Number | None, "Work between checkpoints; null where nothing fails.", default=None),
+    checkpoint_bytes=key(Number | None, "Of one checkpoint.", default=None),
+    lost_to=key(
+        dict[str, Number] | None,
+        "Shares of the time: checkpoints, restarts, work_done_again, waiting_for_hosts, planned.",
+        default=None,
+    ),
+    costs_by_cause=key(
+        dict[str, Number] | None, "Cause -> share of the time that would be saved if it never came.", default=None
     ),
     steps=int | None,
     objective=key(str, "What the search made least: step_time, gpu_hours or energy."),

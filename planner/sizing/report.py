@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from costmodel.failures.outlook import Outlook
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import NOT_AVAILABLE, Unit, counted, energy_text, percent, significant
+from planner.core.numbers import (
+    NOT_AVAILABLE,
+    Unit,
+    bytes_text,
+    counted,
+    duration_text,
+    energy_text,
+    percent,
+    significant,
+)
 from planner.report.answer import NEXT, limits_text, memory_fact
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
@@ -124,7 +136,8 @@ def _document(sized: Sized) -> dict[str, Any]:
             "samples": goal.samples,
             "deadline_s": goal.deadline_s,
             "budget": goal.budget,
-            "goodput": goal.goodput,
+            "goodput": goal.goodput if goal.resilience is None else None,
+            "failures": None if goal.resilience is None else goal.resilience.failures.name,
         },
         "command_line": sized.request.command_line,
         "interrupted": sized.interrupted,
@@ -163,11 +176,25 @@ def _record(trial: Trial) -> dict[str, Any]:
         "money": trial.money,
         "energy_j": trial.energy_j,
         "meets": trial.meets(),
+        "spare_gpus": trial.spare_gpus if trial.has_plan else None,
+        **_of_failures(trial),
         "meets_90": None if trial.time_high_s is None else trial.meets(surely=True),
         "steps": trial.goal.steps(trial.row) if trial.has_plan else None,
         "objective": trial.row["objective"],
         **{name: trial.row[name] for name in _OF_ROW},
     }
+
+
+def _of_failures(trial: Trial) -> dict[str, Any]:
+    """What failures do to a trial, as `planner.schema.results` describes it; nulls where the goal states a goodput."""
+    outlook = trial.outlook
+    names = ("useful_share", "interruptions", "checkpoint_interval_s", "checkpoint_bytes", "lost_to", "costs_by_cause")
+    if outlook is None:
+        return dict.fromkeys(names)
+    parts = {name.replace(" ", "_"): share for name, share in outlook.parts.items() if name != "useful"}
+    interval = outlook.interval_s if math.isfinite(outlook.interval_s) else None
+    values = (outlook.share, trial.interruptions, interval, outlook.checkpoint.bytes, parts, outlook.costs)
+    return dict(zip(names, values, strict=True))
 
 
 def _binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
@@ -282,12 +309,88 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
     )
     return [
         ("Time", _time(trial)),
-        ("Cost", _usd(trial.money)),
+        (
+            "Cost",
+            _usd(trial.money) + (f", {counted(trial.spare_gpus, 'spare GPU')} included" if trial.spare_gpus else ""),
+        ),
+        *failure_facts(trial),
         *plan,
         *([] if trial.time_high_s is None else [("Chance", chance)]),
         *others,
         ("Proof", f"{proof} ({reason}){among}" if (trial.gpus or 0) > 1 else reason),
     ]
+
+
+def failure_facts(trial: Trial) -> list[tuple[str, str]]:
+    """How often a training is interrupted, what that costs, what costs most, and what would help."""
+    outlook, asked = trial.outlook, trial.goal.resilience
+    if outlook is None or asked is None or trial.time_s is None:
+        return []
+    if not outlook.rate_per_s:
+        return [("Failures", f"none: all rates of '{asked.failures.name}' are 0")]
+    count = trial.interruptions or 0.0
+    lost = {name: share for name, share in outlook.parts.items() if name != "useful"}
+    ordered = sorted(lost.items(), key=lambda pair: -pair[1])
+    parts = ", ".join(f"{name} {percent(share)}" for name, share in ordered if share >= _LEAST_SHARE)
+    between = f"one in {significant(1.0 / outlook.rate_per_s / 3600.0)} hours" if outlook.rate_per_s else "none"
+    cause, cost = next(iter(outlook.costs.items()))
+    written = outlook.checkpoint.bytes * (trial.time_s * outlook.share / outlook.interval_s)
+    gain, change = max((other.share - outlook.share, words) for words, other in _changes(outlook).items())
+    return [
+        (
+            "Failures",
+            f"{significant(count)} interruptions expected ({between}), {percent(outlook.share)} of the time is useful"
+            + (f" ({parts})" if parts else ""),
+        ),
+        (
+            "Checkpoints",
+            (
+                f"every {duration_text(outlook.interval_s)} of work, {bytes_text(outlook.checkpoint.bytes)} each ({asked.mode}), "
+                f"{bytes_text(written)} written in all"
+            ),
+        ),
+        ("Costs most", f"'{cause}', {percent(cost)} of the time; {change} would save {percent(gain)}"),
+        *(("Warning", words) for words in _warnings(trial, outlook)),
+    ]
+
+
+def _warnings(trial: Trial, outlook: Outlook) -> list[str]:
+    """What is odd about what was asked for."""
+    hosts, write, interval = (
+        outlook.units.count("host", outlook.devices),
+        outlook.checkpoint.write_s,
+        outlook.interval_s,
+    )
+    useful = (trial.time_s or 0.0) * outlook.share
+    writing, between = duration_text(write), duration_text(interval)
+    found = {
+        f"{counted(outlook.spares, 'spare host')} for {counted(int(hosts), 'host')} of the training": outlook.spares
+        > hosts,
+        f"a checkpoint takes {writing} to write, longer than the {between} of work between two: training waits": write
+        > interval,
+        f"the training has {duration_text(useful)} of work, less than the {between} between checkpoints: none is made": interval
+        > useful,
+    }
+    return [words for words, applies in found.items() if applies]
+
+
+# A smaller share of the time is not worth a word.
+_LEAST_SHARE = 5e-4
+
+
+def _changes(outlook: Outlook) -> dict[str, Outlook]:
+    """What would help: the same job with something better, each with its best interval."""
+    model, point = outlook.model, outlook.checkpoint
+    quicker = replace(point, stall_s=point.stall_s / 2.0, write_s=point.write_s / 2.0, load_s=point.load_s / 2.0)
+    jobs = {
+        "restarts in half the time": (replace(model, restart_s=model.restart_s / 2.0), point, outlook.spares),
+        "checkpoints twice as fast": (model, quicker, outlook.spares),
+        "four more spare hosts": (model, point, outlook.spares + 4),
+    }
+    return {
+        words: Outlook.of(its, outlook.devices, times, units=outlook.units, spares=spares)
+        for words, (its, times, spares) in jobs.items()
+    }
 
 
 def _gpus(trial: Trial) -> str:
@@ -314,9 +417,10 @@ def _facts(sized: Sized, following: str) -> list[tuple[str, str]]:
     row = next((trial.row for trial in trials if trial.has_plan), None)
     known = [answer.facts for answer in sized.clusters]
     has_idle_nodes = any((trial.gpus or 0) > trial.facts.node > 1 for trial in trials)
+    asked = goal.resilience
     assumed = [
         *(f"{_money(f.price_per_hour)} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None),
-        f"goodput {percent(goal.goodput)}",
+        f"goodput {percent(goal.goodput)}" if asked is None else f"failures as in '{asked.failures.name}'",
         *(["GPUs are paid for singly inside one node, in whole nodes beyond it"] if has_idle_nodes else []),
     ]
     free = ", ".join(sized.request.assume_free)
@@ -339,7 +443,9 @@ def _facts(sized: Sized, following: str) -> list[tuple[str, str]]:
 
 def _details(sized: Sized) -> list[tuple[str, str]]:
     """What ``--verbose`` adds: how times and energy are meant, and which plans were searched."""
-    error_bars = "80 % of measurements of a step, as of planner optimize; goodput is taken as stated"
+    is_stated = sized.goal.resilience is None
+    failing = "goodput is taken as stated" if is_stated else "what failures do may be off by as much as fleets differ"
+    error_bars = f"80 % of measurements of a step, as of planner optimize; {failing}"
     energy = f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more"
     plans = "uniform over stages; --export and planner optimize refine the one that is chosen"
     facts = [

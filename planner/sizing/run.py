@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from costmodel.failures.checkpoint import SavedState
+from costmodel.failures.rates import Units
+from costmodel.hardware.host import host_rates
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from planner.core.errors import LimitReached, UsageError
 from planner.core.request import Request
 from planner.sizing.search import STEP_TIME, ClusterAnswer, ClusterFacts, Goal, Sized, Trial, size_cluster
@@ -122,7 +126,12 @@ def _searched(
         return searched(spaces[objective].after(request, known_gpus, plans), 1, compare=False)
 
     row, found = answered(asked, search)
-    return Trial.of(row, facts, goal, asked.gpus, None if found is None else found.plans[0].plan, known_gpus)
+    plan = None if found is None else found.plans[0].plan
+    state = None
+    if plan is not None and goal.resilience is not None:
+        total, rank = spaces[asked.objective or STEP_TIME].saved_bytes(plan, row["workers"])
+        state = SavedState(total_bytes=total, rank_bytes=rank, ranks_per_host=min(facts.node, row["workers"]))
+    return Trial.of(row, facts, goal, asked.gpus, plan, known_gpus, state)
 
 
 def answer_of(sized: Sized, trial: Trial) -> Answer:
@@ -194,4 +203,13 @@ def _facts(request: Request, goal: Goal, name: str, cluster: Cluster, most_gpus:
         )
     most = most_gpus if cluster.max_devices is None else min(most_gpus, cluster.max_devices)
     node = (cluster.levels[0].size or 1) if cluster.host is None else cluster.host.devices
-    return ClusterFacts(name=name, node=min(node, most), most=most, price_per_hour=price)
+    outer = cluster.levels[-1]
+    return ClusterFacts(
+        name=name,
+        node=min(node, most),
+        most=most,
+        price_per_hour=price,
+        units=Units(host=node, adapter=outer.shared_by, rack=max(node, cluster.domain_size or 0, Units().rack)),
+        copy_bytes_per_s=host_rates(cluster.host).get("host_bytes_per_s", DEFAULT_ASSUMPTIONS.host_bytes_per_s),
+        peer_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency,
+    )

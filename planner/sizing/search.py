@@ -5,6 +5,12 @@ whatever the best plan on *exactly* n does: more GPUs may well be slower, and th
 tried from its top down to the first count that is late, since all below are late too, and the least n that meets the deadline is found by
 bisection, over whole nodes, between that count and the next.
 
+With failures a training takes steps x T / share, and its share of useful time falls with the GPUs: more of them fail more often. Then the
+fastest plan on at most n GPUs may not be the one that is done first, and a count may be late though fewer GPUs are not. What holds: every
+plan on k to n GPUs takes at least T(n) x the overhead that none on k GPUs or more goes below (`costmodel.failures.outlook.least_overhead`).
+So a count excludes all below it only where T(n) is late without failures; a proof that no fewer will do goes up the counts that were tried,
+each with the overhead of the count before it (`ClusterAnswer.is_proven`).
+
 Money is n T(n) and has no such law. The least GPU-hours (and the least joules) of any plan on more GPUs than are known to be late are one
 more search each, with that objective: if its plan is in time, it is the cheapest. In between, the cheapest of what was tried is the answer,
 and neighbours of it are tried, too. Where nothing is within the budget, the rest of the ladder is tried for the nearest miss, and the least
@@ -22,10 +28,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodel.failures.checkpoint import Checkpoint, Mode, SavedState, checkpoint_of
+from costmodel.failures.outlook import Outlook, least_overhead
+from costmodel.failures.rates import FailureModel, Units
 from planner.core.request import Request
 from planner.sweeping.grid import doubling_counts
 
 SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resilience:
+    """What fails, and what is done about it.
+
+    Attributes
+    ----------
+    failures : FailureModel
+    mode : "sync", "async" or "peers"
+        How checkpoints are made.
+    interval_s : float or None
+        Work between them; None: the best.
+    spares : int or None
+        Hosts in reserve; None: as many as make hosts x time least.
+    """
+
+    failures: FailureModel
+    mode: Mode = "async"
+    interval_s: float | None = None
+    spares: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +69,9 @@ class Goal:
     deadline_s, budget : float or None
         In seconds, in USD; no limit where None.
     goodput : float
-        Share of the time in which steps are made; the rest is lost to failures, checkpoints and restarts.
+        Share of the time in which steps are made; the rest is lost to failures, checkpoints and restarts. Not read with ``resilience``.
+    resilience : Resilience or None
+        Where that share follows from the plan.
 
     Examples
     --------
@@ -55,6 +87,7 @@ class Goal:
     deadline_s: float | None = None
     budget: float | None = None
     goodput: float = 1.0
+    resilience: Resilience | None = None
 
     def steps(self, row: Mapping[str, Any]) -> int:
         """Steps of the training with the batch and the length of a row of `planner.sweeping.answer`."""
@@ -63,9 +96,10 @@ class Goal:
         assert self.tokens is not None
         return math.ceil(self.tokens / (int(row["batch"]) * int(row["seq"])))
 
-    def time_s(self, row: Mapping[str, Any]) -> float:
-        """How long the training takes with the plan of a row."""
-        return self.steps(row) * float(row["step_time_s"]) / self.goodput
+    def time_s(self, row: Mapping[str, Any], outlook: Outlook | None = None) -> float:
+        """How long the training takes with the plan of a row, and what failures do to it."""
+        useful = self.steps(row) * float(row["step_time_s"])
+        return useful / self.goodput if outlook is None else outlook.time_s(useful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +110,14 @@ class ClusterFacts:
     node: int  # devices of a unit of the innermost level
     most: int  # devices at most
     price_per_hour: float | None
+    units: Units = Units()
+    copy_bytes_per_s: float = math.inf  # from a device to its host
+    peer_bytes_per_s: float = math.inf  # from a device to another host
+
+    def checkpoint(self, state: SavedState, asked: Resilience) -> Checkpoint:
+        """Times of a checkpoint here."""
+        rates = {"copy_bytes_per_s": self.copy_bytes_per_s, "peer_bytes_per_s": self.peer_bytes_per_s}
+        return checkpoint_of(state, asked.failures, asked.mode, **rates)
 
 
 def charged_gpus(workers: int, node: int) -> int:
@@ -100,7 +142,11 @@ class Trial:
     row : mapping
         Its answer, as in `planner.sweeping.answer.COLUMNS`; `objective` is what the search made least.
     gpus : int or None
-        GPUs that are paid for; None where there is no plan.
+        GPUs that are paid for, spares aside; None where there is no plan.
+    spare_gpus : int
+        Those of hosts in reserve, that are paid for, too.
+    outlook : Outlook or None
+        What failures do to it; None where the goal states a goodput.
     time_s, money, energy_j : float or None
         Of the whole training.
     time_low_s, time_high_s : float or None
@@ -116,6 +162,8 @@ class Trial:
     allowed: int
     row: Mapping[str, Any]
     gpus: int | None = None
+    spare_gpus: int = 0
+    outlook: Outlook | None = None
     time_s: float | None = None
     time_low_s: float | None = None
     time_high_s: float | None = None
@@ -133,23 +181,37 @@ class Trial:
         allowed: int,
         plan: Any = None,
         known_gpus: int = 0,
+        state: SavedState | None = None,
     ) -> Trial:
-        """What a row means."""
+        """What a row means; ``state`` is what the plan saves, where the goal asks for what failures do."""
         found = cls(facts=facts, goal=goal, allowed=allowed, row=row, plan=plan, known_gpus=known_gpus)
         if row["status"] != "ok":
             return found
-        time_s, gpus = goal.time_s(row), charged_gpus(row["workers"], facts.node)
-        joules = row["energy_per_step_j"]
-        low_s, high_s = (row.get(f"step_time_{end}_s") for end in ("low", "high"))
+        gpus, asked, outlook = charged_gpus(row["workers"], facts.node), goal.resilience, None
+        if asked is not None and state is not None:
+            outlook = Outlook.of(
+                asked.failures,
+                row["workers"],
+                facts.checkpoint(state, asked),
+                units=facts.units,
+                interval_s=asked.interval_s,
+                spares=asked.spares,
+            )
+        time_s, spare_gpus = goal.time_s(row, outlook), 0 if outlook is None else outlook.spares * facts.node
+        joules, useful_s = row["energy_per_step_j"], goal.steps(row) * row["step_time_s"]
+        low_s, high_s = _ends(row, time_s, useful_s, outlook)
+        price = facts.price_per_hour
         return dataclasses.replace(
             found,
             gpus=gpus,
+            spare_gpus=spare_gpus,
+            outlook=outlook,
             time_s=time_s,
-            time_low_s=None if low_s is None else time_s * low_s / row["step_time_s"],
-            time_high_s=None if high_s is None else time_s * high_s / row["step_time_s"],
-            money=None if facts.price_per_hour is None else gpus * time_s / 3600.0 * facts.price_per_hour,
+            time_low_s=low_s,
+            time_high_s=high_s,
+            money=None if price is None else (gpus + spare_gpus) * time_s / 3600.0 * price,
             # What is lost to failures is spent as steps are.
-            energy_j=None if joules is None else joules * goal.steps(row) / goal.goodput,
+            energy_j=None if joules is None else joules * goal.steps(row) * time_s / useful_s,
         )
 
     @property
@@ -195,15 +257,52 @@ class Trial:
         return self.has_plan and self.lateness(surely=surely) <= 1.0
 
     @property
+    def interruptions(self) -> float | None:
+        """Unexpected ones that are expected until the training is done."""
+        return None if self.outlook is None or self.time_s is None else self.outlook.rate_per_s * self.time_s
+
+    @property
     def excludes_fewer(self) -> bool:
         """Whether no plan on so many GPUs or fewer ends by the deadline."""
+        return self.excludes(1)
+
+    def excludes(self, least: int) -> bool:
+        """Whether no plan on as many GPUs as ``least`` and at most so many ends by the deadline."""
         if not self.has_plan:
             return str(self.row["status"]) in ("no_plan", "refused")
-        return not self.in_time() and bool(self.row["proven_optimal"])
+        if self.goal.deadline_s is None or not self.row["proven_optimal"]:
+            return False
+        return self.least_time_s(least) > self.goal.deadline_s
+
+    def least_time_s(self, least: int) -> float:
+        """No plan on as many GPUs as ``least`` and at most so many takes less time, if its step is proven to be the least."""
+        outlook, asked = self.outlook, self.goal.resilience
+        if outlook is None or asked is None:
+            return self.time_s or 0.0
+        state = SavedState(total_bytes=outlook.checkpoint.bytes, rank_bytes=0.0)
+        overhead = least_overhead(asked.failures, least, self.facts.checkpoint(state, asked), self.facts.units)
+        return self.goal.steps(self.row) * float(self.row["step_time_s"]) * overhead
 
     def meets(self, *, surely: bool = False) -> bool:
         """Whether it ends by the deadline, within the budget."""
         return self.in_time(surely=surely) and self.excess(surely=surely) <= 1.0
+
+
+def _ends(
+    row: Mapping[str, Any], time_s: float, useful_s: float, outlook: Outlook | None
+) -> tuple[float | None, float | None]:
+    """Ends of an interval of 80 % of the time: errors of the step and of what failures do are independent factors."""
+    steps = [row.get(f"step_time_{end}_s") for end in ("low", "high")]
+    if any(step is None for step in steps):
+        return None, None
+    factors = [math.log(step / row["step_time_s"]) for step in steps]
+    if outlook is not None:
+        failing = [math.log(end / time_s) for end in outlook.quantiles_s(useful_s, 0.1, 0.9)]
+        factors = [
+            math.copysign(math.hypot(*pair), sign) for *pair, sign in zip(factors, failing, (-1, 1), strict=True)
+        ]
+    low_s, high_s = (time_s * math.exp(factor) for factor in factors)
+    return low_s, high_s
 
 
 _Key = tuple[float, float] | None
@@ -278,20 +377,23 @@ class ClusterAnswer:
         for trial in self.trials:
             is_of_all = trial.row["objective"] == GPU_HOURS and not trial.known_gpus
             if is_of_all and trial.money is not None and trial.row["proven_optimal"]:
-                # GPUs that whole nodes leave idle are not in the bound.
-                return trial.money * int(trial.row["workers"]) / (trial.gpus or 1)
+                # GPUs that whole nodes leave idle and spares are not in the bound, nor is what more GPUs than one lose to failures.
+                paid = trial.money / (trial.gpus + trial.spare_gpus) if trial.gpus else 0.0
+                return paid * int(trial.row["workers"]) * trial.least_time_s(1) / (trial.time_s or 1.0)
         return None
 
     def is_proven(self, trial: Trial) -> bool:
-        """Whether no fewer whole nodes meet the goal: the count below is known to be late, or to hold nothing."""
+        """Whether no fewer whole nodes meet the goal: all counts below are known to be late, or to hold nothing."""
         gpus = trial.gpus or 0
         below = [t for t in self.ladder_trials() if t.allowed < gpus]
         if gpus <= 1 or not below:
             return gpus <= 1
-        nearest = below[-1]
-        is_known = not nearest.has_plan or bool(nearest.row["proven_optimal"])
-        is_next = nearest.allowed >= gpus - (self.facts.node if gpus > self.facts.node else 1)
-        return is_known and is_next and not nearest.in_time()
+        is_next = below[-1].allowed >= gpus - (self.facts.node if gpus > self.facts.node else 1)
+        # A count is settled by the next one that was tried above it; the first that is settled alone settles all below it.
+        before = [0, *(t.allowed for t in below[:-1])]
+        settled = [t.excludes(least + 1) for t, least in zip(below, before, strict=True)]
+        alone = max((n for n, t in enumerate(below) if t.excludes_fewer), default=0)
+        return is_next and all(settled[alone + 1 :]) and (settled[alone] or below[alone].excludes_fewer)
 
     def brackets(self) -> list[int]:
         """Counts to try next for the least GPUs in time, as predicted and with a chance of 90 %; none where nothing is left between."""

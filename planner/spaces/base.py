@@ -255,6 +255,13 @@ class PlanSpace(AnswerSpace):
         """The answer with what takes further searches: refined plans, what it depends on."""
         return answer
 
+    def saved_bytes(self, plan: Any, workers: int) -> tuple[float, float]:
+        """Bytes of a checkpoint of a training, and most that one rank writes of it, where ranks with the same weights share the work."""
+        workload = self.resolved.workload
+        width = workload.precision.weight_bytes + workload.precision.master_bytes + workload.optimizer.state_bytes
+        total = (workload.graph.weight_count + workload.graph.norm_count) * width
+        return total, total / workers
+
     # -- figures
 
     @abstractmethod

@@ -193,6 +193,10 @@ class MeshPlanSpace(PlanSpace):
             settings = dataclasses.replace(settings, worker_counts=counts)
         return self.outcome(settings, progress)
 
+    def saved_bytes(self, plan: MeshPlan, workers: int) -> tuple[float, float]:
+        total, ranks = self.model.saved_bytes([plan])
+        return total, float(ranks[0])
+
     def after(self, asked: Request, known_gpus: int, known: Sequence[MeshPlan]) -> MeshPlanSpace:
         setting = dataclasses.replace(self.resolved.setting, gpus=asked.gpus)
         resolved = dataclasses.replace(self.resolved, request=asked, setting=setting)

@@ -133,8 +133,7 @@ def test_best_spares_by_trying_all(rate: float, hosts: int) -> None:
 def test_quantiles_of_a_mixture() -> None:
     """Against draws: a rate from a log-normal distribution, then a time from a normal one."""
     spread, work = 0.5, 1e6
-    rates = [1e-4 * factor for factor in spread_factors(spread)]
-    moments = [interval_moments(rate, 200.0, 2.0, 600.0).times(work / 200.0) for rate in rates]
+    moments = interval_moments(1e-4 * spread_factors(spread), 200.0, 2.0, 600.0).times(work / 200.0)
     rng = np.random.default_rng(1)
     drawn = []
     for factor in np.exp(spread * rng.standard_normal(4000)):
@@ -142,4 +141,4 @@ def test_quantiles_of_a_mixture() -> None:
         drawn.append(rng.normal(one.mean_s, math.sqrt(one.variance_s2)))
     for share in (0.1, 0.5, 0.9):
         assert quantile_s(share, moments) == pytest.approx(float(np.quantile(drawn, share)), rel=0.005)
-        assert chance_below(quantile_s(share, moments), moments) == pytest.approx(share, abs=1e-6)
+        assert chance_below(quantile_s(share, moments), moments) == pytest.approx(share, abs=1e-5)

@@ -111,10 +111,12 @@ def test_no_plan_is_below_the_bound(seed: int) -> None:
     devices = int(10 ** rng.uniform(0.5, 5))
     ranks = rng.choice((devices, max(devices // 8, 1)))
     state = SavedState.shared(10 ** rng.uniform(9, 13), ranks=ranks, ranks_per_host=8)
-    point = checkpoint_of(state, MODEL, rng.choice(MODES), copy_bytes_per_s=2e10, peer_bytes_per_s=2e10)
+    mode = rng.choice(MODES)
+    point = checkpoint_of(state, MODEL, mode, copy_bytes_per_s=2e10, peer_bytes_per_s=2e10)
     units = Units(host=rng.choice((1.0, 4.0, 8.0)), rack=72.0)
     interval = rng.choice((None, 10 ** rng.uniform(1, 5)))
     job = Outlook.of(MODEL, devices, point, units=units, interval_s=interval, spares=rng.choice((None, 0, 3)))
-    bounds = [least_overhead(MODEL, n, units) for n in sorted({1, devices // 2, devices})]
+    least = checkpoint_of(SavedState(total_bytes=state.total_bytes, rank_bytes=0.0), MODEL, mode)
+    bounds = [least_overhead(MODEL, n, least, units) for n in sorted({1, devices // 2, devices})]
     assert bounds == sorted(bounds)
     assert job.share * bounds[-1] <= 1.0 + 1e-12

@@ -12,10 +12,22 @@ from typing import Any
 
 import pytest
 
+from costmodel.failures.checkpoint import SavedState
+from costmodel.failures.rates import FailureClass, FailureModel, Units
 from costmodel.mesh.model import MeshModel
 from planner.core.request import Request
+from planner.files.loading import load_failures
 from planner.schema.results import SizeDocument
-from planner.sizing.search import ClusterAnswer, ClusterFacts, Goal, Trial, charged_gpus, ladder, size_cluster
+from planner.sizing.search import (
+    ClusterAnswer,
+    ClusterFacts,
+    Goal,
+    Resilience,
+    Trial,
+    charged_gpus,
+    ladder,
+    size_cluster,
+)
 from planner.sweeping.answer import row_of_question, search
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshOutcome, MeshSettings
@@ -32,7 +44,7 @@ def _document(said: Any, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.exact
 def test_the_fewest_gpus_by_hand(said: Any) -> None:
-    document = _document(said, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W")
+    document = _document(said, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W", "--goodput", "100%")
     best = document["least_gpus"]
     steps = math.ceil(10e9 / (256 * 4096))
 
@@ -121,7 +133,7 @@ def test_clusters_in_processes_of_their_own(said: Any) -> None:
 
 @pytest.mark.exact
 def test_goodput_lengthens_the_training(said: Any) -> None:
-    whole = _document(said, *GOAL, "--days", "400")["cheapest"]
+    whole = _document(said, *GOAL, "--days", "400", "--goodput", "100%")["cheapest"]
     half = _document(said, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]
     assert half["money"] == pytest.approx(2 * whole["money"])
 
@@ -174,6 +186,12 @@ def test_every_form(answer: Any, form: str) -> None:
         ),
         (("alexnet", "--samples", "1M", "--days", "1", "--cluster", "a100-v100"), "several kinds of GPUs"),
         (("alexnet", "--epochs", "3", "--days", "1"), "--epochs: needs --samples"),
+        (
+            ("alexnet", "--samples", "1M", "--days", "1", "--goodput", "90%", "--spares", "2"),
+            "--spares and --goodput: choose one",
+        ),
+        (("alexnet", "--samples", "1M", "--days", "1", "--failures", "nowhere"), "failure 'nowhere' is not known"),
+        (("alexnet", "--samples", "1M", "--days", "1", "--checkpoint", "asynch"), "did you mean 'async'"),
     ],
 )
 def test_bad_usage(fails: Any, arguments: tuple[str, ...], words: str) -> None:
@@ -239,6 +257,49 @@ def test_the_proof_says_that_stages_that_differ_were_not_tried(answer: Any) -> N
     )
 
 
+@pytest.mark.exact
+def test_failures_by_hand(said: Any, answer: Any) -> None:
+    """The equations of docs/failures.md from what the answer says of its plan, and without failures the stated share of all time."""
+    best = _document(said, *GOAL, "--days", "2", "--price", "2", "--spares", "1")["least_gpus"]
+    useful = best["steps"] * best["step_time_s"]
+    rate = load_failures().rate_per_s(best["workers"])
+    assert best["interruptions"] == pytest.approx(rate * best["time_s"], rel=1e-9)
+    assert best["checkpoint_bytes"] == pytest.approx(6.738e9 * 14, rel=1e-3)
+    assert best["useful_share"] + sum(best["lost_to"].values()) == pytest.approx(1.0)
+    assert best["time_s"] == pytest.approx(useful / best["useful_share"])
+    assert best["spare_gpus"] == 8
+    assert best["money"] == pytest.approx((best["gpus"] + 8) * best["time_s"] / 3600 * 2)
+    stored = best["checkpoint_bytes"] / -(-best["gpus"] // 8) / 2.6e9
+    restart, period = 600 + 2 * stored, best["checkpoint_interval_s"]
+    around = math.exp(rate * restart) * math.expm1(rate * (period + 0.45)) / rate / period
+    assert best["useful_share"] == pytest.approx(1 / around, rel=2e-3)  # but for maintenance, and a copy to the host
+    text = " ".join(answer("size", *GOAL, "--days", "2", "--spares", "1").split())
+    for words in (
+        "interruptions expected (one in ",
+        "% of the time is useful",
+        "Checkpoints: every ",
+        "Costs most: 'gpu'",
+    ):
+        assert words in text
+    assert "8 spare GPUs included" in text
+
+
+@pytest.mark.exact
+def test_odd_requests_are_warned_of(answer: Any, tmp_path: Path, new_file: Any) -> None:
+    asked = (*GOAL, "--days", "2")
+    text = " ".join(answer("size", *asked, "--spares", "9", "--checkpoint-interval", "10days").split())
+    assert "9 spare hosts for 1 host" in text
+    assert "less than the 10.0 days between checkpoints: none is made" in text
+    text = " ".join(answer("size", *asked, "--checkpoint-interval", "1s").split())
+    assert "longer than the 1.00 s of work between two: training waits" in text
+    file = new_file(
+        "none.yaml",
+        "schema_version: 1\nname: none\nclasses: {gpu: {unit: device, per_million_hours: 0}}\nrecovery: {restart: 1 min, repair: 1 h}\n"
+        "storage: {bandwidth: 1 GB/s, per_host: 1 GB/s}\n",
+    )
+    assert "none: all rates of 'none' are 0" in answer("size", *asked, "--failures", str(file))
+
+
 # --- Which counts are tried and what is answered, against brute force over made-up clusters where more GPUs may be slower -----------------
 
 
@@ -267,8 +328,8 @@ def _row(workers: int | None, step_s: float | None, objective: str) -> dict[str,
 class _World:
     """Step times by the exact number of workers; a search may use fewer than it is allowed."""
 
-    def __init__(self, exact_s: dict[int, float], upper: float | None = None) -> None:
-        self.exact_s = exact_s
+    def __init__(self, exact_s: dict[int, float], upper: float | None = None, state: SavedState | None = None) -> None:
+        self.exact_s, self.state = exact_s, state
         self.upper = upper  # of the intervals, over the predicted time
         self.asked: list[tuple[int, str]] = []
 
@@ -286,7 +347,7 @@ class _World:
         row = _row(best, known[best], objective)
         if self.upper is not None:
             row |= {"step_time_low_s": 0.9 * known[best], "step_time_high_s": self.upper * known[best]}
-        return Trial.of(row, facts, goal, allowed)
+        return Trial.of(row, facts, goal, allowed, state=self.state)
 
 
 def _world(rng: random.Random, most: int) -> _World:
@@ -346,6 +407,38 @@ def test_against_every_plan_on_every_count(seed: int) -> None:
     if not timely and world.exact_s:
         assert found is None
         assert answer.nearest is not None
+
+
+@mostly("exact", "seed", range(300))
+def test_with_failures_no_claim_is_false(seed: int) -> None:
+    """The fastest plan need not be done first, so that a smaller number may do; then nothing says that it does not."""
+    rng = random.Random(seed)
+    node, most = rng.choice([(1, 40), (4, 64), (8, 200), (6, 100)])
+    facts = ClusterFacts(name="c", node=node, most=most, price_per_hour=2.0, units=Units(host=node))
+    gpu = FailureClass(name="gpu", unit="device", per_s=10 ** rng.uniform(-9, -5))
+    spares = rng.choice([0, 2, None])
+    model = FailureModel(name="m", classes=(gpu,), restart_s=600.0, snapshot_s=1.0, storage_bytes_per_s=1e10)
+    world = _world(rng, most)
+    world.state = SavedState(total_bytes=1e12, rank_bytes=1e9)
+    steps = 1000
+    deadline = steps * rng.uniform(2.0, 500.0)
+    goal = Goal(samples=steps * BATCH, deadline_s=deadline, resilience=Resilience(failures=model, spares=spares))
+    answer = _sized(world, facts, goal)
+    truth = {w: Trial.of(_row(w, s, "step_time"), facts, goal, w, state=world.state) for w, s in world.exact_s.items()}
+    good = [trial for trial in truth.values() if trial.in_time()]
+    least = min((trial.gpus or 0 for trial in good), default=None)
+    found = answer.best("least_gpus")
+    if found is not None:
+        assert least is not None
+        assert found.gpus is not None
+        assert found.gpus >= least
+        if answer.is_proven(found):
+            assert found.gpus == least
+    for trial in answer.ladder_trials():
+        if trial.excludes_fewer:
+            assert not any(other.in_time() for w, other in truth.items() if w <= trial.allowed)
+    if answer.least_money is not None and truth:
+        assert answer.least_money <= min(trial.money or 0.0 for trial in truth.values()) * (1 + 1e-9)
 
 
 @mostly("exact", "seed", range(100))
