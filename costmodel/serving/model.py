@@ -204,6 +204,13 @@ class ServingModel:
         """Their passes timed, for requests at any rate; no plan of two pools."""
         return Replicas.of(batch, self)
 
+    def running(self, batch: ServingBatch) -> ServingBatch:
+        """Plans with the sequences that run at a time: fewer than there are places where fewer requests are in flight."""
+        if self.workload.concurrency is None:
+            return batch
+        most = np.minimum(batch.max_batch, -(-self.workload.concurrency // batch.dp))
+        return replace(batch, max_batch=most, prefill_batch=np.minimum(batch.prefill_batch, most))
+
     def decode_passes(self, batch: ServingBatch) -> FloatArray:
         """Decoding passes of one request of each plan, (n,): as many as its tokens need, which share passes where some are drafted."""
         tokens, drafting = float(self.workload.later_tokens), self.workload.drafting
@@ -408,7 +415,10 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
 def _full_times(
     models: Sequence[ServingModel], batch: ServingBatch, percentiles: Collection[str]
 ) -> dict[str, FloatArray]:
-    model, layouts, kinds = models[0], models[0].layouts_of(batch), passes_of(models[0], batch)
+    model, layouts = models[0], models[0].layouts_of(batch)
+    flight, places = model.workload.concurrency or 0, batch.repeated(len(models)).max_batch
+    batch = model.running(batch)
+    kinds = passes_of(model, batch)
     passes = [_passes(each, batch, layouts, kinds) for each in models]
     decode, prefill = (Pass.joined(parts) for parts in zip(*passes, strict=True))
     batch = batch.repeated(len(models))
@@ -421,15 +431,21 @@ def _full_times(
     earlier = (pieces - 1) * prefill.slowest_s
     ttft = queue + sum(last.values()) + earlier
     cycle, surplus = _cycle_s(model, batch, decode, prefill, ttft, reading, waits=reading.waits)
+    # The same without waits for a pass, as where more requests come than are served: the next is there when a place becomes free.
+    least, less = _cycle_s(model, batch, decode, prefill, ttft - queue, reading, waits=0)
     # A server that cannot read prompts as fast as it decodes makes them wait in front of it.
     queue, ttft = queue + surplus, ttft + surplus
+    if flight:
+        waits = flight > batch.dp * places
+        cycle, ttft = np.where(waits, least, cycle), np.where(waits, ttft - queue + less, ttft)
+        queue = np.where(waits, less, queue)
+    # Little's law: those in flight go round in the time in which as many are served.
+    place = np.maximum(flight / (batch.dp * places) - 1.0, 0.0) * cycle * (work.load != "backlog")
     tpot = (cycle - ttft) / tokens if tokens else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
     pause = np.where(reading.is_beside, prefill.through_s, decode.through_s + (batch.max_batch > 1) * prefill.slowest_s)
-    # The same without waits for a pass, as where more requests come than are served.
-    least, _ = _cycle_s(model, batch, decode, prefill, ttft - queue, reading, waits=0)
     return {
-        **_figures(model, ttft, tpot, pause, rate),
+        **_figures(model, place + ttft, tpot, pause, rate),
         "most_requests_per_s": batch.dp * batch.max_batch / least,
         "occupied_places": 1.0 * batch.max_batch,
         **full_percentiles(
@@ -444,11 +460,13 @@ def _full_times(
                 prompt_variation=work.prompt_variation,
                 output_variation=work.output_variation,
                 passes_vary=model.passes_vary(batch),
+                place_s=place,
+                ahead=np.maximum(flight / batch.dp - places, 0.0),
             ),
             percentiles,
         ),
         **_parts(model, batch, decode, tpot),
-        "queue_s": queue,
+        "queue_s": place + queue,
         **last,
         "earlier_chunks_s": earlier,
     }

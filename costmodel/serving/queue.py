@@ -254,6 +254,8 @@ class FullTimes:
         Coefficients of variation of the lengths.
     passes_vary : array or 0
         Square of that of the passes of a request, where some of the tokens that it drafts are accepted.
+    place_s, ahead : array or 0
+        The wait for a place, which comes before the time to the first token, and how many requests of a replica wait for one.
     """
 
     queue_s: FloatArray
@@ -263,6 +265,8 @@ class FullTimes:
     prompt_variation: float = 0.0
     output_variation: float = 0.0
     passes_vary: FloatArray | float = 0.0
+    place_s: FloatArray | float = 0.0
+    ahead: FloatArray | float = 0.0
 
 
 def full_percentiles(
@@ -304,7 +308,7 @@ def full_percentiles(
     if reading.load != "traffic":
 
         def first(share: float) -> FloatArray:
-            return _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
+            return times.place_s + _equal_first_s(reading, decode_s, prefill_s, times.ttft_s, share)
 
         return columns(first, token, lambda share: first(share) + times.later_tokens * token.quantile(share), names)
     base_s = np.where(reading.is_beside, decode_s, 0.0)
@@ -316,6 +320,8 @@ def full_percentiles(
     variance = excess * added_s + excess**2 * np.where(reading.is_beside, busy**2, 0.25)
     variance = np.where(reading.places == 1, 0.0, variance)
     rest = Moments(mean=times.ttft_s - prompt_s, variance=variance, third=2.0 * variance**1.5)
+    # So many requests end at random before one's own turn.
+    rest = rest + gamma(times.place_s + none, 1.0 / np.sqrt(np.maximum(times.ahead, 1.0)))
     request = first_token = rest + gamma(prompt_s, times.prompt_variation)
     if tokens := times.later_tokens:
         decoding_s = tokens * times.tpot_s

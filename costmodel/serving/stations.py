@@ -95,8 +95,8 @@ class Stations(StructOfArrays):
 
     Attributes
     ----------
-    in_flight : array
-        Requests, N.
+    in_flight, places : array
+        Requests, N, and those that a decode worker decodes at a time at most; others wait.
     groups : array
         Groups of prefill workers that read on their own, c.
     together : array
@@ -123,6 +123,7 @@ class Stations(StructOfArrays):
     """
 
     in_flight: FloatArray
+    places: FloatArray
     groups: FloatArray
     together: FloatArray
     most: FloatArray
@@ -162,8 +163,8 @@ class Stations(StructOfArrays):
     @property
     def decodes_per_s(self) -> FloatArray:
         """Requests per second that the decode pool can answer."""
-        full_s = self.passes * self.tokens.at(self.row, self.in_flight / self.decoders)
-        return np.asarray(self.in_flight / np.maximum(full_s, 1e-300))
+        full_s = self.passes * self.tokens.at(self.row, self.places)
+        return np.asarray(self.decoders * self.places / np.maximum(full_s, 1e-300))
 
     @property
     def most_requests_per_s(self) -> FloatArray:
@@ -176,9 +177,10 @@ class Stations(StructOfArrays):
 
     def decode_s(self, requests: FloatArray, others: FloatArray) -> FloatArray:
         """From the arrival of a cache to the last token, with so many requests in the decode pool, of which ``others`` are there before."""
-        each = self.tokens.at(self.row, requests / self.decoders)
-        # A sequence joins the next pass, half a pass later on average where one is under way.
-        return np.asarray((self.passes - 0.5 * np.expm1(-others / self.decoders)) * each) * (self.passes > 0)
+        each = self.tokens.at(self.row, np.minimum(requests / self.decoders, self.places))
+        # A sequence joins the next pass, half a pass later on average where one is under way. Those beyond the places wait.
+        turns = np.maximum(requests / self.decoders / self.places, 1.0)
+        return np.asarray((self.passes - 0.5 * np.expm1(-others / self.decoders)) * each * turns) * (self.passes > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ def solve(stations: Stations) -> Flow:
     >>> def two(requests, load):
     ...     seconds = {"one_s": 0.1, "added_s": 0.0, "through_s": 0.1, "through_added_s": 0.0, "transfer_s": 0.0}
     ...     return Stations(
-    ...         in_flight=requests * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one,
+    ...         in_flight=requests * one, places=requests * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one,
     ...         **{name: value * one for name, value in seconds.items()}, row=np.zeros(1, dtype=np.int64), passes=90 * one, load=load,
     ...         tokens=TokenTimes(sequences=np.array([1.0, 2.0]), token_s=np.array([[0.01, 0.01]])),
     ...     )
@@ -267,7 +269,13 @@ def _random(at: Stations) -> Flow:
         # Passes that prompts share would swing with the rate.
         used = np.where((at.most > 1) & (used > 0), 0.5 * (used + rate), rate)
         decoding = rate * decode_s
-    return Flow(rate_per_s=rate, wait_s=wait_s, read=queue.read, decode_s=decode_s, sequences=decoding / at.decoders)
+    return Flow(
+        rate_per_s=rate,
+        wait_s=wait_s,
+        read=queue.read,
+        decode_s=decode_s,
+        sequences=np.minimum(decoding / at.decoders, at.places),
+    )
 
 
 def _in_turn(at: Stations) -> Flow:
@@ -289,7 +297,13 @@ def _in_turn(at: Stations) -> Flow:
         before = (at.groups * each * whole * (whole - 1.0) / 2.0 + left * whole) / at.in_flight
         wait_s = before * busy_s / BENCHMARK_ROUNDS + (1.0 - 1.0 / BENCHMARK_ROUNDS) * wait_s
     rate = at.in_flight / (wait_s + own_s + decode_s)
-    return Flow(rate_per_s=rate, wait_s=wait_s, read=read, decode_s=decode_s, sequences=rate * decode_s / at.decoders)
+    return Flow(
+        rate_per_s=rate,
+        wait_s=wait_s,
+        read=read,
+        decode_s=decode_s,
+        sequences=np.minimum(rate * decode_s / at.decoders, at.places),
+    )
 
 
 def solve_at_rate(
@@ -321,7 +335,7 @@ def solve_at_rate(
     >>> one = np.ones(1)
     >>> seconds = {"one_s": 0.1, "added_s": 0.0, "through_s": 0.1, "through_added_s": 0.0, "transfer_s": 0.0}
     >>> at = Stations(
-    ...     in_flight=64 * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one, passes=90 * one,
+    ...     in_flight=64 * one, places=64 * one, groups=one, together=one, most=one, links_per_s=1e9 * one, decoders=one, passes=90 * one,
     ...     **{name: value * one for name, value in seconds.items()}, row=np.zeros(1, dtype=np.int64),
     ...     tokens=TokenTimes(sequences=np.array([1.0, 2.0]), token_s=np.array([[0.01, 0.01]])),
     ... )
@@ -340,7 +354,7 @@ def solve_at_rate(
         wait_s=np.where(fits, read.wait_s, inf),
         read=read.read,
         decode_s=np.where(fits, decoded.seconds, later_s),
-        sequences=np.where(fits, decoded.sequences, at.in_flight / at.decoders),
+        sequences=np.where(fits, decoded.sequences, at.places),
     )
     ends = {name: later_s if name.startswith("tpot") else inf for name in percentiles}
     return flow, {name: np.where(fits, values, ends[name]) for name, values in percentiles.items()}
@@ -435,7 +449,7 @@ def _decoding(at: Stations, stream: Stream) -> OpenLoop:
     )
     tokens = Curve(sizes=at.tokens.sequences, values=at.tokens.token_s.T, row=at.row)
     server = Server(
-        places=np.round(at.in_flight / at.decoders).astype(np.int64),
+        places=np.round(at.places).astype(np.int64),
         most=one,
         pieces=one,
         groups=one,

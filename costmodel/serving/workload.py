@@ -155,6 +155,8 @@ class ServingWorkload:
         "traffic": as many requests as places are in flight, and their lengths differ, so that they end at random. "benchmark": they are
         of equal length, and the first come at once, ten to each place. "backlog": they are of equal length, and more wait than there
         are places.
+    concurrency : int or None
+        Requests in flight, of all replicas, where none come at a rate: those beyond the places wait for one. None: as many as places.
     drafting : Drafting or None
         What drafts tokens for plans that verify some (`ServingPlan.draft_tokens`).
     encoder : frozenset of int
@@ -179,6 +181,7 @@ class ServingWorkload:
     output_variation: float = 0.0
     prefix_cached: float = 0.0
     drafting: Drafting | None = None
+    concurrency: int | None = None
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

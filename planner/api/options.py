@@ -749,7 +749,8 @@ class Serving(Requests, total=False):
         Option(
             "--concurrency",
             "N",
-            "Requests in flight, of all replicas; the next comes when one is answered. Default: the best.",
+            "Requests in flight, of all replicas; the next comes when one is answered. With --max-batch, those beyond the places wait for "
+            "one. Default: the best.",
             panel=SERVING,
             rare=True,
             read=partial(Values.count, most=_MOST_SEQUENCES),

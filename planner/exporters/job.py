@@ -263,6 +263,8 @@ class ServingJob(_AnyJob):
         Share of a device's memory that may be filled.
     prefix_cached : float or None
         Share of a prompt's tokens that is found in the cache of earlier ones; 0: the engine keeps none; None: nothing is said of it.
+    in_flight : int or None
+        Requests of a closed loop; None: as many as there are places.
     drafter : str
         What drafts tokens: "mtp", "ngram" or the name of a network.
     load, arrivals, output_variation
@@ -285,6 +287,7 @@ class ServingJob(_AnyJob):
     prefix_cached: float | None = None
     cached_tokens: int = 0  # of a prompt
     drafter: str = ""
+    in_flight: int | None = None
 
     @property
     def new_tokens(self) -> int:

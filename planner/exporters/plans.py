@@ -240,7 +240,12 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         plan=plan,
         origin=planned.origin(
             f"first token after {duration_text(ranked['ttft_s'])}, then {duration_text(ranked['tpot_s'])} per token ({lengths})",
-            f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
+            f"{ranked['output_tokens_per_s']:,.0f} output tokens/s"
+            + (
+                " with all places taken"
+                if space.load.rate_per_s is None
+                else f" at {space.load.rate_per_s:g} requests/s"
+            ),
         ),
         nodes=planned.nodes,
         stages=space.model.layout(plan.pp).blocks,
@@ -255,6 +260,7 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
         load=workload.load,
         arrivals=workload.arrivals,
         prefix_cached=space.request.prefix_cached,
+        in_flight=space.request.concurrency,
         cached_tokens=workload.cached_tokens,
         output_variation=workload.output_variation,
         # To three digits and not above what was asked for.

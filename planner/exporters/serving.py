@@ -197,11 +197,11 @@ class Benchmark(NamedTuple):
 def load_arguments(job: ServingJob) -> list[tuple[str, ...]]:
     """How many requests, how many at a time or per second, and the seed: the same words in all of these programs.
 
-    A closed loop has as many in flight as the plan has places; of a backlog all are sent at once.
+    A closed loop has as many in flight as was asked for, or as the plan has places; of a backlog all are sent at once.
     """
     from costmodel.serving.queue import BENCHMARK_ROUNDS  # networks that nobody serves do without
 
-    places = job.plan.concurrency
+    places = job.in_flight or job.plan.concurrency
     if job.arrivals is not None:
         sent = [("--request-rate", f"{job.arrivals.rate_per_s:.6g}")]
     else:

@@ -261,7 +261,7 @@ def check_benchmark(path: Path, benchmark: Benchmark, estimate: Estimate, remark
     )
     if not figures:
         raise failure(path, "has neither times nor a rate of output tokens")
-    notes = (*_notes(benchmark, ranked.plan.concurrency, load), *remarks)
+    notes = (*_notes(benchmark, load.concurrency or ranked.plan.concurrency, load), *remarks)
     return ServerCheck(path=path, benchmark=benchmark, estimate=estimate, figures=figures, notes=notes)
 
 

@@ -184,7 +184,7 @@ def _nearest_pair(model: ServingModel, settings: ServingSettings) -> ServingMiss
     if not len(reader):
         return None
     flight = np.full_like(dp, int(batches_of(1, 1, settings).min(initial=MOST_BATCH)))
-    batch = flight if settings.concurrency is None else -(-settings.concurrency // dp)
+    batch = flight if settings.held is None else -(-settings.held // dp)
     fits = readers.fits[reader] & (batch <= decoders.largest[decoder])
     rows = np.flatnonzero(fits) if fits.any() else np.arange(len(reader))
     ttft, tpot = (settings.limits.get(name, np.inf) for name in ("ttft_s", "tpot_s"))
@@ -241,11 +241,11 @@ def _search_pools(
         places = _places(decoders, numbers)[decoder]
         numbers, first_number = np.unique(np.maximum(places, 1), return_inverse=True)
         within, each = (fits & (places > 0)).astype(np.int64), 1
-    elif settings.concurrency is None:
+    elif settings.held is None:
         within = np.searchsorted(numbers, decoders.largest, side="right")[decoder] * fits
         first_number, each = np.zeros_like(dp), len(numbers)
     else:  # one number, which holds them
-        held = -(-settings.concurrency // dp)
+        held = -(-settings.held // dp)
         numbers, first_number = np.unique(held, return_inverse=True)
         within, each = (fits & (held <= decoders.largest[decoder])).astype(np.int64), 1
     outcome.space_size += len(reader) * each
@@ -453,7 +453,7 @@ def _decoder_plans(shape: NetworkShape, settings: ServingSettings) -> ServingBat
 def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
     """All replicas that are legal."""
     plans = _decoder_plans(model.shape, settings)
-    most = settings.concurrency or int(batches_of(1, 1, settings).max(initial=1))
+    most = settings.held or int(batches_of(1, 1, settings).max(initial=1))
     none = np.zeros(0)
     if not len(plans):
         return _Decoders(
@@ -511,6 +511,7 @@ class _Bound:
 
     def __init__(self, model: ServingModel, settings: ServingSettings, readers: _Readers, decoders: _Decoders) -> None:
         self.tokens, self.output = model.workload.later_tokens, model.workload.output_tokens
+        self.in_flight = model.workload.concurrency or 0
         self.objective = SERVING_OBJECTIVES[settings.objective]
         self.readers, self.decoders = readers, decoders
 
@@ -519,7 +520,7 @@ class _Bound:
         first_s, each_s = self.readers.alone_s[reader], self.decoders.first_s[decoder]
         request_s = first_s + self.tokens * each_s
         rate = np.minimum(self.readers.most_per_s[reader], dp * self.decoders.rate_up_to(decoder, batch))
-        rate = np.minimum(rate, dp * batch / request_s)
+        rate = np.minimum(rate, np.maximum(dp * batch, self.in_flight) / request_s)
         figures = {
             "output_tokens_per_s": rate * self.output,
             "request_s": request_s,

@@ -146,7 +146,6 @@ class PoolsAtRate:
         at = replace(
             at,
             decoders=dp.astype(real),
-            in_flight=(dp * self.decoders.max_batch[rows]).astype(real),
             transfer_s=transfer_s,
         )
         found = decoded_at_rate(at, self.stream(dp), tokens)

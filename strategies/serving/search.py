@@ -67,7 +67,7 @@ class ServingSettings:
     most_load : float
         Of what a plan can serve, the share that comes at most; where requests come at a rate.
     concurrency : int or None
-        Requests in flight, of all replicas: the least whole number of places per replica that holds them is tried alone.
+        Requests in flight, of all replicas: unless numbers of places are allowed, the least that holds them is tried alone.
     near : float
         The simplest of the plans that score at most this share more than the best is found, too.
     node : int
@@ -91,6 +91,11 @@ class ServingSettings:
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
+
+    @property
+    def held(self) -> int | None:
+        """Requests in flight that places are tried for alone; None where numbers of places are."""
+        return None if "max_batch" in self.degrees else self.concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,9 +339,9 @@ def search_serving(
 def numbers_of(outline: ServingBatch, settings: ServingSettings) -> list[IntArray]:
     """Numbers of sequences that are tried with every row of an outline."""
     rows = zip(outline.pp.tolist(), outline.prefill_batch.tolist(), outline.dp.tolist(), strict=True)
-    if settings.concurrency is None:
+    flight = settings.held
+    if flight is None:
         return [batches_of(pp, least, settings) for pp, least, _ in rows]
-    flight = settings.concurrency
     held = [(-(-flight // dp), least) for _, least, dp in rows]
     return [np.array([places] if places >= least else [], dtype=np.int64) for places, least in held]
 

@@ -194,6 +194,15 @@ def _busy(plan: RankedPlan) -> str:
     return percent(plan["rate_per_s"] / plan["most_requests_per_s"])
 
 
+def _flight_text(plan: RankedPlan, load: ServingLoad) -> str:
+    """How many requests are in flight, and how many of them wait for a place."""
+    places, flight = plan.plan.concurrency, load.concurrency
+    text = f"{counted(flight or places, 'request')} in flight {_HOW[load.load]}"
+    if flight is None or flight <= places or load.load == "backlog":
+        return text
+    return f"{text}; {places:,} have a place and {flight - places:,} wait for one"
+
+
 _HOW = {
     "traffic": "all the time, of different lengths (closed loop: the next comes when one ends)",
     "benchmark": "all the time, of equal lengths, the first all at once (--load benchmark)",
@@ -212,7 +221,7 @@ def percentiles_text(plan: RankedPlan) -> str:
 def _load_text(plan: RankedPlan, load: ServingLoad) -> str:
     if load.rate_per_s is not None:
         return _rate_text(plan)
-    return f"{counted(plan.plan.concurrency, 'request')} in flight {_HOW[load.load]}"
+    return _flight_text(plan, load)
 
 
 def _times(plan: RankedPlan) -> str:

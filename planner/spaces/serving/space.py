@@ -144,6 +144,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             output_variation=request.output_cv or 0.0,
             prefix_cached=request.prefix_cached or 0.0,
             drafting=drafting,
+            concurrency=request.concurrency,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
         if request.prefill_device is not None:
@@ -728,8 +729,14 @@ class ServingPlanSpace(PlanSpace):
     def _load_assumption(self) -> Assumption:
         request, arrivals = self.request, self.model.workload.arrivals
         if arrivals is None:
-            load = self.model.workload.load
-            return Assumption(name="load", value=_LOADS[load], source=request.source_of("load", "default"))
+            load, flight = self.model.workload.load, request.concurrency
+            value, of = _LOADS[load], "load" if flight is None else "concurrency"
+            value = (
+                value
+                if flight is None
+                else value.replace("as many requests in flight as places", f"{flight:,} requests in flight")
+            )
+            return Assumption(name="load", value=value, source=request.source_of(of, "default"))
         how = "at random" if arrivals.variation == 1.0 else f"coefficient of variation {arrivals.variation:g}"
         value = f"{arrivals.rate_per_s:g} requests/s ({how})"
         return Assumption(name="load", value=value, source=request.source_of("rate_per_s", "default"))
@@ -752,12 +759,6 @@ class ServingPlanSpace(PlanSpace):
         if plan.draft_tokens and self.request.acceptance is None:
             raise UsageError(
                 f"the plan drafts {counted(plan.draft_tokens, 'token')} per pass; say with --acceptance how many are accepted"
-            )
-        flight = self.request.concurrency
-        if flight is not None and -(-flight // plan.dp) != plan.max_batch:
-            raise UsageError(
-                f"--concurrency {flight}: the plan holds {plan.concurrency} sequences (dp {plan.dp} x max_batch {plan.max_batch}); "
-                "leave --concurrency out, or ask for a plan of that many"
             )
         if self.at_rate:
             times = self.model.times(ServingBatch.from_plans([plan]))
@@ -816,7 +817,7 @@ class ServingPlanSpace(PlanSpace):
             chosen.append("draft tokens 1")
         flight = self.request.concurrency
         if flight is not None:
-            values["max_batch"] = -(-flight // dp)
+            values.setdefault("max_batch", -(-flight // dp))
         plan = ServingPlan(**values)
         if "max_batch" not in values:
             plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))
@@ -1045,12 +1046,6 @@ def _check_options(request: Request) -> None:
             for flag, is_given in needing.items()
             if is_given
         ]
-    if request.concurrency is not None and "max_batch" in request.serving_degrees:
-        problems.append(
-            "--concurrency: each replica has a place for its share of so many requests, and --max-batch says how many places it has; "
-            "leave one of them out. Where more requests are in flight than there are places, '--max-batch N --load backlog' says what is "
-            "served, and '--max-batch N --rate R' how long requests wait for a place"
-        )
     if request.output_tokens == 1:
         asked = [
             flag

@@ -47,6 +47,7 @@ class Pools:
         one, sequences = np.ones(1), np.array([1.0, 2.0, max(self.requests, 3)])
         return Stations(
             in_flight=self.requests * one,
+            places=self.requests / self.decoders * one,
             groups=self.groups * one,
             together=self.together * one,
             most=self.together * self.most * one,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import fields, replace
 
 import numpy as np
@@ -609,3 +610,68 @@ def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, 
         stage_s.append(inside + (send if s else 0.0))
     expected = simulated_stages(stage_s, plan.groups, 200)
     assert float(costs_of(found, plan).tpot_s[0]) == pytest.approx(expected, rel=0.01)
+
+
+def closed_loop(flight: int, places: int, tokens: int, prompt_s: float, decode_s: float) -> tuple[float, float, float]:
+    """Mean and 90th percentile of the time to the first token, and requests per second: pass by pass, answers of random lengths.
+
+    Whoever is answered sends the next request at once. Prompts are read one after the other as soon as there is a place.
+    """
+    draw, now = random.Random(1), 0.0
+    waiting, running = deque([0.0] * flight), list[int]()
+    firsts, ends = list[float](), list[float]()
+    while len(ends) < 12_000:
+        while waiting and len(running) < places:
+            came, now = waiting.popleft(), now + prompt_s
+            firsts.append(now - came)
+            running.append(max(round(draw.expovariate(1.0 / tokens)), 1))
+        now += decode_s
+        left = [passes - 1 for passes in running]
+        ended = sum(passes == 0 for passes in left)
+        ends += [now] * ended
+        waiting += [now] * ended
+        running = [passes for passes in left if passes]
+    later = sorted(firsts[2_000:])
+    return sum(later) / len(later), later[9 * len(later) // 10], (len(ends) - 2_000) / (now - ends[2_000])
+
+
+@pytest.mark.parametrize(("flight", "places"), [(12, 8), (40, 8), (96, 32)])
+def test_requests_beyond_the_places_wait_as_in_a_simulation(flight: int, places: int) -> None:
+    found = model(large(), output=101)
+    found = replace(found, workload=replace(found.workload, concurrency=flight, output_variation=1.0))
+    costs = costs_of(found, P(max_batch=places))
+    mean, late, rate = closed_loop(flight, places, 100, prompt_s(costs), float(costs.decode_pass_s[0]))
+    # What is waited for is all of the queue: a place is taken at once.
+    assert costs.ttft_s[0] == pytest.approx(mean, rel=0.05)
+    assert costs.ttft_p90_s[0] == pytest.approx(late, rel=0.1)
+    assert costs.requests_per_s[0] == pytest.approx(rate, rel=0.03)
+    # Little's law, by hand.
+    assert costs.request_s[0] * costs.requests_per_s[0] == pytest.approx(flight)
+
+
+def test_few_requests_have_the_times_of_as_few_places() -> None:
+    """Memory is that of all places; so many as there are places in flight changes nothing."""
+    plain = model(large())
+    few = replace(plain, workload=replace(plain.workload, concurrency=4))
+    held, small, full = (
+        costs_of(few, P(max_batch=16)),
+        costs_of(plain, P(max_batch=4)),
+        costs_of(plain, P(max_batch=16)),
+    )
+    assert held.tpot_s[0] == small.tpot_s[0] < full.tpot_s[0]
+    assert held.kv_bytes[0] == full.kv_bytes[0]
+    same = replace(plain, workload=replace(plain.workload, concurrency=16))
+    assert costs_of(same, P(max_batch=16)).ttft_s[0] == full.ttft_s[0]
+
+
+@pytest.mark.parametrize("places", [2, 4, 30])
+def test_requests_go_round_two_pools_whose_replicas_have_few_places(places: int) -> None:
+    """With few places the replicas are full: they make as many tokens as one that reads nothing, and the others wait (Little's law)."""
+    plain = model(large(), output=65)
+    found = replace(plain, workload=replace(plain.workload, concurrency=32))
+    costs = costs_of(found, P(max_batch=places, prefill_dp=2))
+    assert costs.request_s[0] * costs.requests_per_s[0] == pytest.approx(32, rel=0.01)
+    assert costs.occupied_places[0] <= places
+    if places == 2:
+        each = float(costs_of(plain, P(max_batch=2, prefill_dp=2)).decode_pass_s[0])
+        assert costs.requests_per_s[0] == pytest.approx(places / (64 * each), rel=0.02)
