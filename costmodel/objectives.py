@@ -255,6 +255,8 @@ register(
 
 
 _RATE = "output_tokens_per_s"
+# What a device costs per second where devices count alike.
+_ALIKE = DeviceCost(waiting=1.0, computing=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,28 +271,67 @@ class ServingObjective:
         Of a plan: a time, or the rate of output tokens, which counts as the time per token.
     is_per_device : bool
         Whether the devices in use count.
+    cost : str
+        Name of the `Objective` that says what one costs per second; empty: they count alike.
+    cost_figure : str
+        What an output token costs, or a million of them, as an answer gives it.
     """
 
     better: str
     figure_word: str
     figure: str = _RATE
     is_per_device: bool = False
+    cost: str = ""
+    cost_figure: str = ""
 
     @property
     def is_rate(self) -> bool:
         """Whether more of the figure is better."""
-        return self.figure == _RATE
+        return self.figure == _RATE and not self.cost
 
-    def score(self, figures: Mapping[str, Any], workers: Any) -> Any:
-        """What is minimised, in seconds, from the figures and the devices in use of one plan, or of many.
+    def cost_of(self, device: Device, host: Host | None, compute: str) -> DeviceCost | None:
+        """What a device costs per second; None where nobody has stated it."""
+        return OBJECTIVES[self.cost].cost_of(device, host, compute) if self.cost else _ALIKE
+
+    def score(
+        self,
+        figures: Mapping[str, Any],
+        workers: Any,
+        readers: Any = 0,
+        costs: tuple[DeviceCost, DeviceCost] = (_ALIKE, _ALIKE),
+    ) -> Any:
+        """What is minimised, from the figures and the devices in use of one plan, or of many: seconds, or what an output token costs.
+
+        Parameters
+        ----------
+        figures : mapping
+            Of `costmodel.serving.plan.ServingCosts`.
+        workers, readers : int or array
+            Devices in use, and those of them that only read prompts.
+        costs : pair of DeviceCost
+            Of a device that does not only read prompts, and of one that does.
+
+        Examples
+        --------
+        Eight devices of 700 W (100 W when waiting) make 50 tokens a second, each in 0.1 s of one device: 800 / 50 + 0.1 x 600 J.
 
         >>> SERVING_OBJECTIVES["tokens_per_s_per_gpu"].score({"output_tokens_per_s": 50.0}, 8)
         0.16
+        >>> power, figures = DeviceCost(waiting=100.0, computing=700.0), {"output_tokens_per_s": 50.0, "kernel_gpu_s": 0.1}
+        >>> SERVING_OBJECTIVES["energy"].score({**figures, "prefill_kernel_gpu_s": 0.0}, 8, 0, (power, power))
+        76.0
         """
-        if not self.is_rate:
+        if self.figure != _RATE:
             return figures[self.figure]
         token_s = 1.0 / figures[_RATE]
-        return workers * token_s if self.is_per_device else token_s
+        if not self.is_per_device:
+            return token_s
+        each, reading = costs
+        score = ((workers - readers) * each.waiting + readers * reading.waiting) * token_s
+        for cost, name in ((each, "kernel_gpu_s"), (reading, "prefill_kernel_gpu_s")):
+            if cost.computing > cost.waiting:
+                score = score + (cost.computing - cost.waiting) * figures[name]
+        return score
 
 
 # Percentiles of the times of requests that are predicted and can be limited.
@@ -312,4 +353,18 @@ SERVING_OBJECTIVES: Mapping[str, ServingObjective] = {
     "ttft": ServingObjective(better="quicker", figure_word="first token", figure="ttft_s"),
     "tpot": ServingObjective(better="quicker", figure_word="per token", figure="tpot_s"),
     "tokens_per_s_per_gpu": ServingObjective(better="more efficient", figure_word="output/GPU", is_per_device=True),
+    "money": ServingObjective(
+        better="cheaper",
+        figure_word="USD",
+        is_per_device=True,
+        cost="money",
+        cost_figure="money_per_million_output_tokens",
+    ),
+    "energy": ServingObjective(
+        better="more energy-efficient",
+        figure_word="energy",
+        is_per_device=True,
+        cost="energy",
+        cost_figure="energy_per_output_token_j",
+    ),
 }

@@ -443,6 +443,8 @@ def _full_times(
     place = np.maximum(flight / (batch.dp * places) - 1.0, 0.0) * cycle * (work.load != "backlog")
     tpot = (cycle - ttft) / tokens if tokens else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
+    reads, every = _passes_of_cycle(batch, reading, reading.waits)
+    kernels_s = (reads * prefill.compute_s + (every - reads) * decode.compute_s) / batch.max_batch
     pause = np.where(reading.is_beside, prefill.through_s, decode.through_s + (batch.max_batch > 1) * prefill.slowest_s)
     return {
         **_figures(model, place + ttft, tpot, pause, rate),
@@ -466,6 +468,7 @@ def _full_times(
             percentiles,
         ),
         **_parts(model, batch, decode, tpot),
+        **_of_kernels(model, batch, kernels_s),
         "queue_s": place + queue,
         **last,
         "earlier_chunks_s": earlier,
@@ -487,6 +490,14 @@ def _figures(
         "requests_per_s": rate_per_s,
         "output_tokens_per_s": rate_per_s * work.output_tokens,
         "total_tokens_per_s": rate_per_s * work.most_context,
+    }
+
+
+def _of_kernels(model: ServingModel, batch: ServingBatch, request_s: FloatArray) -> dict[str, FloatArray]:
+    """Time of devices in kernels per output token, from that of all stages for a request; tensor-parallel ranks work at once."""
+    return {
+        "kernel_gpu_s": batch.tp * request_s / model.workload.output_tokens,
+        "prefill_kernel_gpu_s": 0.0 * request_s,
     }
 
 
@@ -637,6 +648,9 @@ class Replicas:
         share = (result.own - 1.0) / np.maximum(batch.prefill_batch - 1.0, 1.0)
         own, plain = _between(_at(self.one, size), _at(self.several, size), share), _at(self.decode, size)
         earlier, queue = (self.server.pieces - 1) * own.slowest_s, result.place_s + result.queue_s
+        beside_s = np.where(mixed, plain.compute_s, 0.0)
+        kernels_s = self.server.decode_passes * plain.compute_s / np.maximum(size, 1.0)
+        kernels_s = kernels_s + self.server.pieces * (own.compute_s - beside_s) / result.own
         pause = np.where(mixed, own.through_s, plain.through_s + np.where(batch.max_batch > 1, own.slowest_s, 0.0))
         served = np.asarray(dp * np.minimum(stream.rate_per_s, result.most_per_s), dtype=np.float64)
         return {
@@ -645,6 +659,8 @@ class Replicas:
             "occupied_places": result.occupied,
             **result.percentiles,
             **_parts(self.model, batch, plain, result.token_s),
+            # No device is busy for more than all of the time.
+            **_of_kernels(self.model, batch, np.minimum(kernels_s, dp * batch.pp / served)),
             "queue_s": queue,
             **{f"prefill_{name}": getattr(own, name) for name in _PARTS_OF_PASS},
             "earlier_chunks_s": earlier,
@@ -702,8 +718,7 @@ def _cycle_s(
     one pass through all stages or one of every group through the slowest. Where every pass reads, a token takes no longer than such a pass.
     """
     rounds, groups, mixed = model.decode_passes(batch), batch.groups, reading.is_beside
-    reads = batch.max_batch * reading.pieces / reading.together
-    passes = np.where(mixed, np.maximum(reading.rounds + waits, reads), reading.rounds + reads)
+    reads, passes = _passes_of_cycle(batch, reading, waits)
     busy = reads * prefill.slowest_s + (passes - reads) * decode.slowest_s
     busy = busy + _waiting_s(batch, decode, prefill, reads, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.
@@ -715,6 +730,12 @@ def _cycle_s(
     always_reads = (mixed & (reads >= reading.rounds + waits)) | (rounds == 0)
     always_reads &= model.workload.load != "backlog"  # whose wait is not counted
     return cycle, np.where(always_reads, np.maximum(cycle - rounds * with_prompts - ttft_s, 0.0), 0.0)
+
+
+def _passes_of_cycle(batch: ServingBatch, reading: Reading, waits: FloatArray | int) -> tuple[FloatArray, FloatArray]:
+    """Passes of a cycle that read prompts, and all."""
+    reads = np.asarray(batch.max_batch * reading.pieces / reading.together)
+    return reads, np.where(reading.is_beside, np.maximum(reading.rounds + waits, reads), reading.rounds + reads)
 
 
 def _waiting_s(batch: ServingBatch, decode: Pass, prefill: Pass, reading: FloatArray, passes: FloatArray) -> FloatArray:

@@ -69,6 +69,15 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
         "In USD; null where the device file states no `price_per_hour`.",
         optional=True,
     ),
+    _rate(
+        "energy_per_output_token_j",
+        "In joules, of the GPUs in use and their hosts; null where the device file states no `power`.",
+        optional=True,
+    ),
+    Figure(
+        name="kernel_gpu_s", doc="Time of GPUs in kernels per output token, of those that do not only read prompts."
+    ),
+    Figure(name="prefill_kernel_gpu_s", doc="The same of those that only read prompts."),
     *(Figure(name=name, doc=doc) for name, doc in _PERCENTILES.items()),
     part("tpot_s", "decode_compute_s", "kernels", "Kernels of a decoding pass."),
     part("tpot_s", "decode_tp_s", "tensor-parallel communication", "Tensor-parallel communication of a decoding pass."),
@@ -181,7 +190,12 @@ class ServingBatch(PlanBatch[ServingPlan]):
     @property
     def workers(self) -> IntArray:
         """Devices in use, of both pools."""
-        return np.asarray(self.tp * self.pp * self.dp + self.prefill_tp * self.prefill_pp * self.prefill_dp)
+        return np.asarray(self.tp * self.pp * self.dp + self.readers)
+
+    @property
+    def readers(self) -> IntArray:
+        """Devices that only read prompts."""
+        return np.asarray(self.prefill_tp * self.prefill_pp * self.prefill_dp)
 
     @property
     def is_apart(self) -> BoolArray:
@@ -229,6 +243,8 @@ SERVING_RATES: tuple[str, ...] = (
     *PERCENTILES,
     "output_tokens_per_s",
     "total_tokens_per_s",
+    "kernel_gpu_s",
+    "prefill_kernel_gpu_s",
     *TPOT_PARTS,
     *TTFT_PARTS,
 )

@@ -320,6 +320,12 @@ def pool_times(
         for name, table in decodes.parts.items()
     }
     transfer = stations.transfer_s / max(tokens, 1)
+    group = np.maximum(flow.sequences / np.clip(flow.sequences, 1.0, batch.pp), 1.0)
+    decoding_s = decodes.tokens(decodes.parts["compute_s"]).at(decodes.row, flow.sequences) * stations.passes / group
+    reading_s = prefills.pieces * prefills.at(flow.read, "compute_s") / flow.read
+    # No device is busy for more than all of the time.
+    decoding_s = np.minimum(decoding_s, batch.dp * batch.pp / flow.rate_per_s)
+    reading_s = np.minimum(reading_s, batch.prefill_dp * batch.prefill_pp / flow.rate_per_s)
     tpot = transfer + flow.decode_s / max(tokens, 1)
     of_pass = np.asarray(sum(decoded.values()))
     return {
@@ -336,6 +342,8 @@ def pool_times(
         "decode_pass_s": of_pass / np.maximum(model.per_token(batch), 1e-300),
         **decoded,
         "transfer_s": transfer,
+        "kernel_gpu_s": batch.tp * decoding_s / work.output_tokens,
+        "prefill_kernel_gpu_s": batch.prefill_tp * reading_s / work.output_tokens,
         "waiting_s": np.maximum(tpot - of_pass - transfer, 0.0),
         "queue_s": flow.wait_s,
         **last,

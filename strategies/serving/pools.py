@@ -17,7 +17,7 @@ count (`strategies.serving.pools_at_rate`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -320,17 +320,17 @@ def _search_fewest(
     shares = 1 * (kinds[1].sharing > 1)
     least = (of_reader[shares].T + of_decoder).reshape(-1)
     pairs = np.flatnonzero(least <= settings.max_workers)
-    least, tokens_per_s = least[pairs], pools.arrivals.rate_per_s * model.workload.output_tokens
-    reader, decoder = np.divmod(pairs, len(others))
+    least, (reader, decoder) = least[pairs], np.divmod(pairs, len(others))
+    figures = {"output_tokens_per_s": np.full(len(least), pools.arrivals.rate_per_s * model.workload.output_tokens)}
+    cost = _least_score(settings, figures, least, least - of_decoder[decoder])
     done, count = 0, _FIRST_PAIRS
     while done < len(pairs):
-        near = lowest(least, done + count)
+        near = lowest(cost, done + count)
         request_s = readers.alone_s[some][reader[near]]
         request_s = request_s + model.workload.later_tokens * decoders.first_s[others][decoder[near]]
-        order = np.lexsort((request_s, least[near]))[done : done + count]
+        order = np.lexsort((request_s, cost[near]))[done : done + count]
         rows, request_s = near[order], request_s[order] * (1.0 - EQUAL)
-        figures = {"output_tokens_per_s": np.full(len(rows), tokens_per_s)}
-        score = np.asarray(SERVING_OBJECTIVES[settings.objective].score(figures, least[rows])) * (1.0 - EQUAL)
+        score = cost[rows] * (1.0 - EQUAL)
         if not best.may_enter(score[:1], request_s[:1]).any():
             break
         rows = rows[best.may_enter(score, request_s)]
@@ -506,13 +506,22 @@ def _pairs(readers: _Readers, decoders: _Decoders, settings: ServingSettings) ->
     return reader, decoder, dp[reader, decoder]
 
 
+def _least_score(
+    settings: ServingSettings, figures: Mapping[str, FloatArray], workers: IntArray, readers: IntArray
+) -> FloatArray:
+    """A score that no plan of so many devices is below, whatever its kernels cost."""
+    kernels = dict.fromkeys(("kernel_gpu_s", "prefill_kernel_gpu_s"), np.zeros(len(workers)))
+    objective = SERVING_OBJECTIVES[settings.objective]
+    return np.asarray(objective.score({**figures, **kernels}, workers, readers, settings.costs), dtype=np.float64)
+
+
 class _Bound:
     """Scores and request times that no plan of a pair is below."""
 
     def __init__(self, model: ServingModel, settings: ServingSettings, readers: _Readers, decoders: _Decoders) -> None:
         self.tokens, self.output = model.workload.later_tokens, model.workload.output_tokens
         self.in_flight = model.workload.concurrency or 0
-        self.objective = SERVING_OBJECTIVES[settings.objective]
+        self.settings = settings
         self.readers, self.decoders = readers, decoders
 
     def of(self, reader: IntArray, decoder: IntArray, dp: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -530,6 +539,6 @@ class _Bound:
         plans = self.decoders.plans
         workers = (plans.tp * plans.pp)[decoder] * dp + self.readers.gpus[reader]
         figures["output_tokens_per_s"] = np.maximum(figures["output_tokens_per_s"], 1e-300)
-        score = np.asarray(self.objective.score(figures, workers), dtype=np.float64)
+        score = _least_score(self.settings, figures, workers, self.readers.gpus[reader])
         # Times of the evaluator are sums of the same terms, in another order.
         return score * (1.0 - EQUAL), request_s * (1.0 - EQUAL)

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
+from costmodel.hardware.host import DeviceCost
 from costmodel.layerwise.plan import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
@@ -35,6 +36,7 @@ MOST_PROMPT_TOKENS = 16384
 # Tokens that are drafted at most.
 MOST_DRAFTS = 16
 _ANY = float("inf")
+_ALIKE = DeviceCost(waiting=1.0, computing=1.0)
 _OVERLOADED = 1e6
 _MOST_UNITS = 1 << 40  # replicas; more bear no load at all
 _FIRST_ROWS = 128  # choices that are looked at first
@@ -72,6 +74,8 @@ class ServingSettings:
         The simplest of the plans that score at most this share more than the best is found, too.
     node : int
         Devices that fast links join.
+    costs : pair of DeviceCost
+        What a device costs per second by the objective: one that does not only read prompts, and one that does.
     disaggregate : "no", "yes" or "auto"
         Whether workers of their own read the prompts (`strategies.serving.pools`); auto: both kinds of plans are compared.
     """
@@ -88,9 +92,15 @@ class ServingSettings:
     disaggregate: Disaggregate = "auto"
     near: float = 0.0
     node: int = 1
+    costs: tuple[DeviceCost, DeviceCost] = (_ALIKE, _ALIKE)
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
+
+    def score(self, figures: Mapping[str, FloatArray], plans: ServingBatch) -> FloatArray:
+        """What is minimised, (n,)."""
+        objective = SERVING_OBJECTIVES[self.objective]
+        return np.asarray(objective.score(figures, plans.workers, plans.readers, self.costs))
 
     @property
     def held(self) -> int | None:
@@ -532,7 +542,7 @@ def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
 
 
 # Times and rates that scores depend on, and ranks of equal scores.
-_RANKED_BY = ("ttft_s", "tpot_s", "request_s", "output_tokens_per_s")
+_RANKED_BY = ("ttft_s", "tpot_s", "request_s", "output_tokens_per_s", "kernel_gpu_s", "prefill_kernel_gpu_s")
 
 
 _Store = dict[tuple[int, ...], tuple[tuple[float, ...], ServingPlan]]
@@ -559,9 +569,9 @@ class Best:
         if not len(kept):
             return
         plans, times = plans.take(kept), {name: times[name][kept] for name in _RANKED_BY}
-        scores = SERVING_OBJECTIVES[settings.objective].score(times, plans.workers)
+        scores = settings.score(times, plans)
         keys = (scores, times["request_s"], -times["output_tokens_per_s"], plans.workers)
-        ranks = np.stack(keys, axis=1)
+        ranks: FloatArray = np.stack(keys, axis=1)
         degrees = np.stack([getattr(plans, name) for name in (*DEGREES, *POOL_SETTINGS)], axis=1)
         self._take(self.plans, plans, degrees, ranks, np.inf if settings.keeps_all is None else self._worst()[0])
         if settings.near:
@@ -628,7 +638,9 @@ class Best:
         assert arrivals is not None
         tokens_per_s = arrivals.rate_per_s * model.workload.output_tokens
         worst = max(ranks[self.settings.top - 1], self._nearest_score())
-        return float(np.floor(worst * tokens_per_s * (1.0 + EQUAL)))
+        # What kernels cost beside comes on top.
+        each = self.settings.costs[0].waiting
+        return float(np.floor(worst * tokens_per_s / each * (1.0 + EQUAL))) if each else np.inf
 
     def ranked(self) -> list[ServingCandidate]:
         """The best first."""

@@ -17,7 +17,8 @@ from planner.spaces.serving.space import varying
 
 # What is asked of training only.
 _OF_TRAINING = ("global batch", "optimizer", "sequence length")
-_SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
+_COSTS = tuple(objective.cost_figure for objective in SERVING_OBJECTIVES.values() if objective.cost_figure)
+_SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", *_COSTS)
 
 
 # What else is asked, by the names of assumptions that say it.
@@ -64,7 +65,7 @@ class ServedItem(Item):
             "costs": fields["costs"]
             | {"money_per_step": None if money is None else money * ranked.plan.concurrency / 1e6},
         }
-        return cls(**fields, served={name: ranked[name] for name in _SERVED})
+        return cls(**fields, served={name: ranked[name] for name in _SERVED if ranked[name] is not None})
 
     @property
     def samples_per_s(self) -> float:
@@ -89,7 +90,9 @@ class ServedItem(Item):
 
     def score(self, basis: Basis, objective: str) -> float:
         figures = {**self.served, "tpot_s": self.step_time_s}
-        return float(SERVING_OBJECTIVES[self.ranked_by(objective)].score(figures, self.workers))
+        found = SERVING_OBJECTIVES[self.ranked_by(objective)]
+        cost = figures.get(found.cost_figure)
+        return float(found.score(figures, self.workers)) if cost is None else cost
 
     def ranked_by(self, objective: str) -> str:
         return objective if objective in SERVING_OBJECTIVES else "throughput"

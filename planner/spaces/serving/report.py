@@ -71,6 +71,9 @@ class ServingReport(SpaceReport):
                 column("load", _busy, 1),
                 column("most", lambda p: significant(p["most_requests_per_s"]), 4, unit="requests/s"),
             ]
+        if paid := SERVING_OBJECTIVES[objective].cost_figure:
+            title, of = ("USD per million", "output tokens") if objective == "money" else ("J per", "output token")
+            rates.insert(0, column(title, lambda p: significant(p[paid]), 1, unit=of))
         columns = [
             *self.size_columns(plans),
             column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
@@ -322,6 +325,9 @@ def _surer(answer: Answer) -> str:
     if found is None:
         return f"no plan keeps 90 %{each} ({options})" if answer.details["surer_searched"] else asks
     figure = SERVING_OBJECTIVES[answer.objective].figure
+    if cost := SERVING_OBJECTIVES[answer.objective].cost_figure:
+        unit = "USD per million output tokens" if answer.objective == "money" else "J per output token"
+        return f"{asks}, with {significant(found[cost])} {unit} in place of {significant(answer.plans[0][cost])}"
     if found["rate_per_s"] is not None and SERVING_OBJECTIVES[answer.objective].is_per_device:
         return f"{asks}, on {found.workers} GPUs in place of {answer.plans[0].workers}"
     if figure == "output_tokens_per_s":

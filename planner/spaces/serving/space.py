@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.arrays import BoolArray
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import DeviceError
+from costmodel.hardware.host import DeviceCost
 from costmodel.mesh.modules import MeshError, fold
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
-from costmodel.objectives import SERVING_OBJECTIVES, mean_of
+from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, mean_of
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, check_generates, times_with
 from costmodel.serving.plan import (
@@ -30,6 +31,7 @@ from costmodel.serving.plan import (
     TPOT_PARTS,
     TTFT_PARTS,
     ServingBatch,
+    ServingCosts,
     ServingPlan,
     broken_serving_rules,
 )
@@ -163,6 +165,10 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     )
     if space.disaggregate == "yes":
         _check_pools(space)
+    unknown = space.costs_by(space.objective)
+    if isinstance(unknown, str):
+        reason = OBJECTIVES[SERVING_OBJECTIVES[space.objective].cost].unstated
+        raise UsageError(f"--objective {space.objective}: device '{unknown}' {reason}")
     return space
 
 
@@ -340,6 +346,24 @@ class ServingPlanSpace(PlanSpace):
     def objective(self) -> str:
         return self.request.objective or ("tokens_per_s_per_gpu" if self.at_rate else self.usual_objective)
 
+    def costs_by(self, objective: str) -> tuple[DeviceCost, DeviceCost] | str:
+        """What a GPU costs per second: one that does not only read prompts and one that does; the name of one of which nobody says it."""
+        found, precision = SERVING_OBJECTIVES[objective], self.model.workload.precision
+        devices = self.cluster.device, (self.model.prefill_cluster or self.cluster).device
+        costs = [found.cost_of(device, self.cluster.host, precision.compute) for device in devices]
+        for device, cost in zip(devices, costs, strict=True):
+            if cost is None:
+                return device.name
+        each, reading = (cost for cost in costs if cost is not None)
+        return each, reading
+
+    @functools.cached_property
+    def costs(self) -> tuple[DeviceCost, DeviceCost]:
+        """The same by the objective of the question, where it is known (`_check_costs`)."""
+        found = self.costs_by(self.objective)
+        assert not isinstance(found, str), found
+        return found
+
     @property
     def degrees(self) -> dict[str, Bounds]:
         """What the user fixed or bounded."""
@@ -379,6 +403,7 @@ class ServingPlanSpace(PlanSpace):
             keeps_all=self._keeps_all if len(self.limits) > 1 else None,
             degrees=degrees,
             disaggregate=self.disaggregate,
+            costs=self.costs,
             top=request.top,
             wall_s=self.time_limit_s,
         )
@@ -499,7 +524,7 @@ class ServingPlanSpace(PlanSpace):
     def finished(self, answer: Answer, found: Found) -> Answer:
         notes = self._beyond_context()
         best, assumed = answer.plans[0], self.model.assumptions
-        if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
+        if SERVING_OBJECTIVES[self.objective].figure == "output_tokens_per_s" and not self.limits:
             notes.append(Note("no_limits"))
         if self._rather_missed(best) or _misses_one(best):
             notes.append(Note("limits_unlikely"))
@@ -577,6 +602,8 @@ class ServingPlanSpace(PlanSpace):
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
         kernels = self._kernels(batch)
+        scores = self.settings().score(costs.columns(), batch)
+        paid = {name: self._paid(name, costs, batch) for name in ("money", "energy")}
         ranked = []
         for n, plan in enumerate(plans):
             known = {name: float(getattr(costs, name)[n]) for name in (*SERVING_RATES, *SERVING_MEMORY_PARTS)}
@@ -596,7 +623,8 @@ class ServingPlanSpace(PlanSpace):
                 "largest_batch": int(largest[n]),
                 "limits_probability": None,
                 "rate_per_s": self.request.rate_per_s,
-                "money_per_million_output_tokens": self._money(plan, rate),
+                "money_per_million_output_tokens": None if paid["money"] is None else 1e6 * float(paid["money"][n]),
+                "energy_per_output_token_j": None if paid["energy"] is None else float(paid["energy"][n]),
                 **known,
             }
             # Answers of one token are never decoded.
@@ -612,7 +640,7 @@ class ServingPlanSpace(PlanSpace):
                     bottleneck=kernels[n] if longest == "decode_compute_s" else declared[longest].label,
                     declared=declared,
                     main=main,
-                    score=float(SERVING_OBJECTIVES[self.objective].score(figures, plan.workers)),
+                    score=float(scores[n]),
                     figures=figures,
                 )
             )
@@ -624,14 +652,12 @@ class ServingPlanSpace(PlanSpace):
         read, replicas = prefill_memory(self.model, batch)[0], self.model.memory(batch)[0]
         return float(read["memory_bytes"][0]), float(replicas["memory_bytes"][0])
 
-    def _money(self, plan: ServingPlan, tokens_per_s: float) -> float | None:
-        """What a million output tokens cost; None where a price is not stated."""
-        replicas = plan.tp * plan.pp * plan.dp
-        device, readers = self.cluster.device, (self.model.prefill_cluster or self.cluster).device
-        parts = [(replicas, device.price_per_hour), (plan.workers - replicas, readers.price_per_hour)]
-        if any(count and price is None for count, price in parts):
+    def _paid(self, name: str, costs: ServingCosts, batch: ServingBatch) -> FloatArray | None:
+        """What an output token of each plan costs; None where nobody says what a GPU does."""
+        each = self.costs_by(name)
+        if isinstance(each, str):
             return None
-        return sum(count * (price or 0.0) for count, price in parts) / 3600.0 / tokens_per_s * 1e6
+        return np.asarray(SERVING_OBJECTIVES[name].score(costs.columns(), batch.workers, batch.readers, each))
 
     def declared_of(self, plan: ServingPlan) -> Mapping[str, Figure]:
         """The figures of a plan, which are called what they are of it."""
@@ -1020,7 +1046,7 @@ def _check_options(request: Request) -> None:
                 ("--load", "--rate says how requests come; leave one of them out", request.load),
                 (
                     "--objective throughput",
-                    "--rate fixes how many tokens are served; name tokens_per_s_per_gpu (the fewest GPUs), latency, ttft or tpot",
+                    "--rate fixes what is served; name tokens_per_s_per_gpu (the fewest GPUs), money, energy, latency, ttft or tpot",
                     request.objective == "throughput",
                 ),
             )

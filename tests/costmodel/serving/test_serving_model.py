@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from dataclasses import fields, replace
@@ -29,7 +30,7 @@ from costmodel.serving.plan import (
     broken_serving_rules,
 )
 from costmodel.serving.tables import PassKeys
-from costmodel.serving.workload import ServingError
+from costmodel.serving.workload import Arrivals, ServingError
 from planner.files.loading import load_framework
 from planner.importers.networks import load_model
 from tests.cases import mostly
@@ -675,3 +676,50 @@ def test_requests_go_round_two_pools_whose_replicas_have_few_places(places: int)
     if places == 2:
         each = float(costs_of(plain, P(max_batch=2, prefill_dp=2)).decode_pass_s[0])
         assert costs.requests_per_s[0] == pytest.approx(places / (64 * each), rel=0.02)
+
+
+def busy_share(costs: ServingCosts, devices: int = 1) -> float:
+    """Share of the time in which kernels run."""
+    return float(costs.kernel_gpu_s[0] * costs.output_tokens_per_s[0] / devices)
+
+
+def test_a_full_device_computes_all_the_time() -> None:
+    """Where the host and links take no time, a device that is always busy is always in kernels, alone or as two stages."""
+    plain = model(large())
+    full = replace(plain, workload=replace(plain.workload, load="backlog"))
+    for plan in (P(max_batch=8), P(max_batch=8, prefill_chunk=64), P(max_batch=8, prefill_batch=4)):
+        assert busy_share(costs_of(full, plan)) == pytest.approx(1.0, rel=1e-9)
+    waits = model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=0.01))
+    found = costs_of(waits, P(max_batch=1))
+    each = 63 * float(found.decode_compute_s[0]) + float(found.prefill_compute_s[0])
+    assert busy_share(found) == pytest.approx(each / float(found.request_s[0]))
+
+
+def test_a_few_requests_keep_a_device_busy_for_their_own_passes() -> None:
+    """At a rate: of one request, 63 passes and a prompt; near what can be served, nearly all of the time."""
+    plain = model(large())
+    alone = costs_of(plain, P(max_batch=1))
+    for share, plan in itertools.product(
+        (1e-6, 0.3, 0.999), (P(max_batch=8), P(tp=2, max_batch=8), P(pp=2, max_batch=8))
+    ):
+        most = float(costs_of(plain, plan).most_requests_per_s[0])
+        at = replace(plain, workload=replace(plain.workload, arrivals=Arrivals(share * most)))
+        found, devices = costs_of(at, plan), plan.tp * plan.pp
+        assert 0.0 < busy_share(found, devices) < 1.0 + 1e-9
+        if share == 1e-6 and devices == 1:
+            passes = 63 * float(alone.decode_compute_s[0]) + float(alone.prefill_compute_s[0])
+            assert found.kernel_gpu_s[0] * 64 == pytest.approx(passes, rel=1e-4)
+        if share == 0.999 and devices == 1:
+            assert busy_share(found) > 0.95
+
+
+def test_devices_that_only_read_prompts_are_busy_for_each() -> None:
+    """A prompt alone takes its pass; both pools are never busier than they are large."""
+    plain = model(large())
+    lone = costs_of(plain, P(max_batch=1))
+    found = costs_of(plain, P(max_batch=1, prefill_dp=1))
+    assert found.prefill_kernel_gpu_s[0] * 64 == pytest.approx(float(lone.prefill_compute_s[0]))
+    assert found.kernel_gpu_s[0] * 64 == pytest.approx(63 * float(lone.decode_compute_s[0]))
+    many = costs_of(plain, P(max_batch=64, prefill_dp=1))
+    for name in ("kernel_gpu_s", "prefill_kernel_gpu_s"):
+        assert getattr(many, name)[0] * many.output_tokens_per_s[0] < 1.0 + 1e-6

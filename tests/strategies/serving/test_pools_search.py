@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules, is_legal
 from strategies.mesh.settings import Bounds
@@ -66,7 +65,7 @@ def test_the_best_pair_is_that_of_the_whole_product(seed: int) -> None:
         assert not outcome.candidates
         return
     costs = model.evaluate(every)
-    scores = np.asarray(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers))
+    scores = settings.score(costs.columns(), every)
     kept = costs.memory_bytes <= settings.capacity_bytes
     for name, limit in settings.limits.items():
         kept &= getattr(costs, name) <= limit
@@ -135,7 +134,7 @@ def test_the_best_pair_at_a_rate_is_that_of_the_whole_product(seed: int) -> None
     if not kept.any():
         assert outcome.nearest_miss is not None
         return
-    scores = np.asarray(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers))
+    scores = settings.score(costs.columns(), every)
     assert outcome.candidates[0].score == pytest.approx(float(np.min(scores[kept])), rel=1e-9)
     assert sum(outcome.searched.values()) == outcome.space_size
     if settings.objective != "tokens_per_s_per_gpu":

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch
 from costmodel.serving.workload import Arrivals
@@ -69,7 +68,7 @@ def test_the_best_plan_at_a_rate_is_that_of_brute_force(seed: int) -> None:
     if not kept.any():
         assert not outcome.candidates
         return
-    best = float(np.min(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers)[kept]))
+    best = float(np.min(settings.score(costs.columns(), every)[kept]))
     assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)
     assert sum(outcome.searched.values()) == outcome.space_size
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.host import DeviceCost
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
@@ -26,6 +27,13 @@ from tests.cases import mostly
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 MOST = 6  # sequences per replica in the small cases
+
+
+# USD or joules per second of a device, and of one that only reads prompts.
+COSTS = {
+    "money": (DeviceCost(waiting=2.0, computing=2.0), DeviceCost(waiting=5.0, computing=5.0)),
+    "energy": (DeviceCost(waiting=100.0, computing=700.0), DeviceCost(waiting=60.0, computing=300.0)),
+}
 
 
 def case(seed: int) -> tuple[ServingModel, ServingSettings]:
@@ -50,10 +58,12 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
         prefix_cached=0.4 * (seed % 3 == 1),
     )
     model = ServingModel.build(work, where, ServingAssumptions())
+    objective = rng.choice(list(SERVING_OBJECTIVES))
     settings = ServingSettings(
         max_workers=rng.choice([1, 2, 3, 4, 6]),
         capacity_bytes=1e18,
-        objective=rng.choice(list(SERVING_OBJECTIVES)),
+        objective=objective,
+        costs=COSTS.get(objective, ServingSettings(max_workers=1, capacity_bytes=1.0).costs),
         degrees={"max_batch": Bounds(low=1, high=MOST)},
     )
     every = brute_force(model, settings)
@@ -107,7 +117,7 @@ def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
         assert not outcome.candidates
         assert outcome.nearest_miss.fits == bool((costs.memory_bytes <= settings.capacity_bytes).any())
         return
-    best = float(np.min(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers)[kept]))
+    best = float(np.min(settings.score(costs.columns(), every)[kept]))
     assert outcome.candidates[0].score == pytest.approx(best, rel=1e-12)
     assert outcome.searched["enumerated"] + outcome.searched["do not fit"] == outcome.space_size
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from strategies.mesh.settings import Bounds
 from strategies.serving.pools import search_both
@@ -55,7 +54,7 @@ def test_the_simplest_plan_is_that_of_all_plans(seed: int, near: float) -> None:
         kept &= getattr(costs, name) <= limit
     if not kept.any():
         return
-    scores = np.asarray(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers))
+    scores = settings.score(costs.columns(), every)
     most = scores[kept].min() * (1.0 + near)
     plans = [(every.plan(n), float(scores[n])) for n in np.flatnonzero(kept & (scores <= most)).tolist()]
     # False before True: the first wish that is not granted decides.

@@ -486,3 +486,35 @@ def test_the_proof_of_throughput_is_not_compared_with_the_time_of_a_token(answer
     assert "is faster than the best of them" in text
     assert "less than the first" not in text
     assert re.search(r"per token [\d.]+ ms, [\d.]+ ms, [\d.]+ ms; whole", text)
+
+
+def test_money_is_ranked_by_the_prices_of_unlike_devices(answer: Ask) -> None:
+    """A B200 for 14.24 USD an hour reads the prompts, an H100 for 6.88 decodes; `compare` and `estimate` say the same."""
+    asked = ("--rate", "20", "--prefill-device", "b200", "--objective", "cost")
+    found = json.loads(answer("optimize", "llama3-8b", "--mode", "inference", "--gpus", "4", *asked, "--json"))
+    assert found["objective"] == "money"
+    for each in found["plans"]:
+        plan = each["plan"]
+        read = plan["prefill_tp"] * plan["prefill_pp"] * plan["prefill_dp"]
+        hour = 14.2416 * read + 6.88 * (each["workers"] - read)
+        assert each["money_per_million_output_tokens"] == pytest.approx(hour / 3600 / (20 * 256) * 1e6)
+    costs = [each["money_per_million_output_tokens"] for each in found["plans"]]
+    assert min(costs) >= costs[0] / 1.01
+    assert found["plans"][-1]["gap"] == pytest.approx(costs[-1] / costs[0] - 1.0)
+
+
+def test_energy_is_that_of_kernels_of_waiting_and_of_hosts(answer: Ask) -> None:
+    """By hand: a board of 700 W, a fifth of that while it waits (an assumption), and an eighth of 4,600 W of its node."""
+    found = json.loads(answer(*LLAMA, "--objective", "energy", "--json"))
+    for each in found["plans"]:
+        waiting = each["workers"] * (0.2 * 700 + 4600 / 8) / each["output_tokens_per_s"]
+        kernels = 0.8 * 700 * (each["kernel_gpu_s"] + each["prefill_kernel_gpu_s"])
+        assert each["energy_per_output_token_j"] == pytest.approx(waiting + kernels)
+    text = answer(*LLAMA, "--objective", "energy")
+    assert "more energy-efficient than" in text
+    assert "J per" in text
+
+
+def test_what_nobody_states_is_no_objective(fails: Any) -> None:
+    message = fails(*LLAMA, "--objective", "cost", "--prefill-device", "a40")
+    assert "--objective money: device 'a40' states no price" in message
