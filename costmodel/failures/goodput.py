@@ -99,6 +99,33 @@ def optimal_interval_s(rate_per_s: float, stall_s: float, write_s: float = 0.0) 
     return max(-math.expm1(-y) / rate_per_s, write_s)
 
 
+def longest_interval_s(rate_per_s: float, stall_s: float, write_s: float = 0.0, more: float = 0.01) -> float:
+    """Longest work between checkpoints that takes at most ``more`` of the least time on top, for fewer bytes to storage.
+
+    Examples
+    --------
+    The sum of c / w and l w / 2 is 2 % at 200 s, and 3 % at 200 x with x + 1 / x = 3, or x = 2.62, to first order:
+
+    >>> round(longest_interval_s(1e-4, 2.0))
+    519
+    """
+    best = optimal_interval_s(rate_per_s, stall_s, write_s)
+    if not math.isfinite(best):
+        return best
+
+    def cost(work_s: float) -> float:
+        return math.expm1(rate_per_s * (work_s + stall_s)) / work_s
+
+    low = high = max(best, stall_s * _QUANTILE, _QUANTILE)
+    most = (1.0 + more) * cost(low)
+    while cost(high) <= most:
+        low, high = high, 2.0 * high
+    while high > low * (1.0 + _QUANTILE):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if cost(middle) <= most else (low, middle)
+    return low
+
+
 def young_interval_s(rate_per_s: float, stall_s: float) -> float:
     """Young's approximation, sqrt(2 c / l)."""
     return math.sqrt(2.0 * stall_s / rate_per_s)

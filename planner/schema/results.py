@@ -644,6 +644,7 @@ TrialEntry = record(
     money=key(Number | None, "Of the training, in USD; null where no price is stated."),
     energy_j=key(Number | None, "Of the training; null where no power is stated."),
     meets=key(bool, "Whether it ends by the deadline, within the budget."),
+    chance=key(Number | None, "Of that; null: no error model.", default=None),
     meets_90=key(
         bool | None,
         "Whether it does with a chance of 90 %: at the upper end of the interval; null: no error model.",

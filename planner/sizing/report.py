@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from costmodel.failures.goodput import longest_interval_s
 from costmodel.failures.outlook import Outlook
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
@@ -14,6 +15,7 @@ from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
     bytes_text,
+    chance_text,
     counted,
     duration_text,
     energy_text,
@@ -178,6 +180,7 @@ def _record(trial: Trial) -> dict[str, Any]:
         "meets": trial.meets(),
         "spare_gpus": trial.spare_gpus if trial.has_plan else None,
         **_of_failures(trial),
+        "chance": trial.chance,
         "meets_90": None if trial.time_high_s is None else trial.meets(surely=True),
         "steps": trial.goal.steps(trial.row) if trial.has_plan else None,
         "objective": trial.row["objective"],
@@ -284,10 +287,11 @@ def _table(rows: list[tuple[Trial, str, str]]) -> Table:
 def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple[str, str]]:
     """What the fewest GPUs take, how sure that is, what other numbers would gain, and why no smaller number is named."""
     sure, known = sized.best("least_gpus_90"), answer.is_proven(trial)
-    chance = "below 90 % with every number of GPUs that was tried"
-    if sure is not None:
-        more = f"below 90 %; {_gpus(sure[1])} have it: {_time(sure[1])}, {_usd(sure[1].money)}"
-        chance = "at least 90 % to meet the goal" if sure[1] == trial else more
+    chance = f"{chance_text(trial.chance)} to meet the goal"
+    if sure is None:
+        chance += "; below 90 % with every number of GPUs that was tried"
+    elif sure[1] != trial:
+        chance += f"; {_gpus(sure[1])} have 90 %: {_time(sure[1])}, {_usd(sure[1].money)}"
     proof = f"{'no smaller number meets the goal' if known else 'not proven: a smaller number may do'} on {answer.facts.name}"
     reason = _binding(answer, trial, "least_gpus").partition(": ")[2]
     is_mesh = known and trial.row["tp"] is not None
@@ -334,6 +338,9 @@ def failure_facts(trial: Trial) -> list[tuple[str, str]]:
     parts = ", ".join(f"{name} {percent(share)}" for name, share in ordered if share >= _LEAST_SHARE)
     between = f"one in {significant(1.0 / outlook.rate_per_s / 3600.0)} hours" if outlook.rate_per_s else "none"
     cause, cost = next(iter(outlook.costs.items()))
+    point = outlook.checkpoint
+    longest = longest_interval_s(outlook.rate_per_s, point.stall_s, point.write_s)
+    rarer = f" (every {duration_text(longest)} takes 1 % longer)" if asked.interval_s is None else ""
     written = outlook.checkpoint.bytes * (trial.time_s * outlook.share / outlook.interval_s)
     gain, change = max((other.share - outlook.share, words) for words, other in _changes(outlook).items())
     return [
@@ -345,11 +352,14 @@ def failure_facts(trial: Trial) -> list[tuple[str, str]]:
         (
             "Checkpoints",
             (
-                f"every {duration_text(outlook.interval_s)} of work, {bytes_text(outlook.checkpoint.bytes)} each ({asked.mode}), "
+                f"every {duration_text(outlook.interval_s)} of work{rarer}, {bytes_text(outlook.checkpoint.bytes)} each ({asked.mode}), "
                 f"{bytes_text(written)} written in all"
             ),
         ),
-        ("Costs most", f"'{cause}', {percent(cost)} of the time; {change} would save {percent(gain)}"),
+        (
+            "Costs most",
+            f"'{cause}', {percent(cost)} of the time{f'; {change} would save {percent(gain)}' if gain >= _LEAST_SHARE else ''}",
+        ),
         *(("Warning", words) for words in _warnings(trial, outlook)),
     ]
 
@@ -375,7 +385,7 @@ def _warnings(trial: Trial, outlook: Outlook) -> list[str]:
 
 
 # A smaller share of the time is not worth a word.
-_LEAST_SHARE = 5e-4
+_LEAST_SHARE = 1e-3
 
 
 def _changes(outlook: Outlook) -> dict[str, Outlook]:

@@ -26,6 +26,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 from costmodel.failures.checkpoint import Checkpoint, Mode, SavedState, checkpoint_of
@@ -255,6 +256,19 @@ class Trial:
     def in_time(self, *, surely: bool = False) -> bool:
         """Whether the training ends by the deadline: as predicted, or ``surely`` with a chance of 90 %."""
         return self.has_plan and self.lateness(surely=surely) <= 1.0
+
+    @property
+    def chance(self) -> float | None:
+        """Chance to end by the deadline, within the budget; None where nothing is known of errors.
+
+        The logarithm of the time is taken as normal to each side of its prediction, with the ends of the interval of 80 %.
+        """
+        if self.time_s is None or self.time_low_s is None or self.time_high_s is None:
+            return None
+        room = -math.log(max(self.lateness(), self.excess(), 1e-300))
+        end = self.time_high_s if room >= 0.0 else self.time_low_s
+        spread = abs(math.log(end / self.time_s)) or 1e-12
+        return NormalDist().cdf(NormalDist().inv_cdf(0.9) * room / spread)
 
     @property
     def interruptions(self) -> float | None:

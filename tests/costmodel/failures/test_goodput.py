@@ -14,6 +14,7 @@ from costmodel.failures.goodput import (
     chance_below,
     interval_moments,
     interval_time_s,
+    longest_interval_s,
     optimal_interval_s,
     quantile_s,
     shrunk_share,
@@ -79,6 +80,11 @@ def test_optimal_interval(seed: int) -> None:
     best = tried[int(np.argmin(cost))]
     assert found == pytest.approx(best, rel=0.01)
     assert interval_time_s(l, found, c, r, d) / found <= float(cost.min()) * (1 + 1e-9)
+
+    # The longest that takes 1 % more.
+    longest = longest_interval_s(l, c, d)
+    near = tried[cost <= cost.min() * 1.01]
+    assert longest == pytest.approx(float(near.max()), rel=0.01) or longest > float(tried[-1])
 
 
 def test_the_optimum_solves_lamberts_equation() -> None:

@@ -79,7 +79,8 @@ def test_the_fewest_gpus_that_are_sure(said: Any, answer: Any) -> None:
     assert sure["meets_90"] is True
     assert "may take" in str(sure["binds"])
     text = " ".join(answer("size", *GOAL, "--days", limit).split())
-    assert "Chance: below 90 %; 16 GPUs of " in text
+    assert " % to meet the goal; 16 GPUs of dgx-h100 have 90 %: " in text
+    assert 0.5 < least["chance"] < 0.9 <= sure["chance"]
     assert "not with 90 % probability" in text
 
 
@@ -459,6 +460,10 @@ def test_the_fewest_gpus_that_are_sure_against_every_count(seed: int) -> None:
         assert found.gpus is not None
         assert least.gpus <= found.gpus
         assert found.time_high_s == pytest.approx(upper * (found.time_s or 0.0))
+    for trial in answer.trials:
+        if trial.chance is not None and abs(trial.lateness(surely=True) - 1.0) > 1e-9:
+            assert (trial.chance >= 0.9) == trial.in_time(surely=True)
+            assert (trial.chance >= 0.5) == trial.in_time()
 
 
 def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
