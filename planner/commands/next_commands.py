@@ -111,8 +111,8 @@ def after_fleet(fleets: Fleets, line: str, exported: Path | None) -> Commands | 
     best = fleets.ranked[0]
     commands = _kept(line, exported, targets_of(best.found, best.best))
     asked = best.space.report.surer_options(best.found)
-    if not best.is_sure and asked:
-        commands.insert(0, f"{asked_again(line, asked)}  # 90 % sure of each")
+    if not best.is_sure and asked and not best.keeps_each:
+        commands.insert(0, f"{asked_again(line, asked)}  # 90 % sure")
     return Commands(commands)
 
 

@@ -80,7 +80,7 @@ def following(answer: Answer, ranked: RankedPlan | None = None) -> Commands | st
     found = _exports(answer, ranked or answer.best)
     whole = [target for target, _, account in found if not account.cannot]
     surer = answer.space.report.surer_options(answer)
-    sure = [f"{asked_again(answer.setting.command_line, surer)}  # 90 % sure of each"] if surer else []
+    sure = [f"{asked_again(answer.setting.command_line, surer)}  # 90 % sure"] if surer else []
     commands, note = [*sure, *first], ""
     if found:
         target, cannot = found[0][0], found[0][2].cannot

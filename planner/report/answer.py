@@ -215,10 +215,9 @@ def memory_fact(answer: Answer | Estimate, plan: RankedPlan) -> str:
     framework, errors = answer.setting.framework, answer.setting.memory_errors
     if errors is None or not plan.fits_text:
         return memory
-    most = f"{'up to' if plan.fits else 'more than'} {byte_text(plan.memory_capacity_bytes)}"
     why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
-    may = "may be needed" if plan.fits else "is too much"
-    return f"{memory} by {errors_words(errors, framework)}; {most} {may}{why}"
+    limit = f"{'the limit is' if plan.fits else 'above the limit of'} {byte_text(plan.memory_capacity_bytes)}"
+    return f"{memory} by {errors_words(errors, framework)}; {limit} ({why})"
 
 
 # What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.
@@ -272,7 +271,7 @@ def _proof(answer: Answer, better: str) -> str:
         kept = " and keeps the limits" if answer.setting.limits else ""
         size = proof.space_size
         none = f"none of all {big_count(size)} {noun}s" if size is not None and size > 1 else f"no {noun}"
-        return f"by the model, {none} (-v says which) that fits{kept} is {better} than {first}{more}{beyond}"
+        return f"by the model, {none} that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return unproven_text(proof.gap, duration_text(proof.bound_s), better=better, noun=noun) + beyond

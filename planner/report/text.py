@@ -162,7 +162,7 @@ def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:
         if lines and note and len(lines[-1]) + len(note) + 3 <= room:  # behind the last command, as its shell takes it
             lines[-1] += f" # {note}"
             note = ""
-        lines += _wrapped(note, room)
+        lines += [f"# {line}" for line in _wrapped(note, room - 2)] if lines else _wrapped(note, room)
         first, *more = lines or [""]
         yield Line(f"{name + ':':<{left}} {first}", name=len(name) + 1)
         yield from (Line(f"{'':<{left}} {line}") for line in more)

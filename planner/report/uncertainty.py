@@ -12,7 +12,7 @@ from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, Unit, counted, joined_words, percent, significant
 
 # Where a narrow terminal drops these columns, among those of the ranked table.
-_INTERVAL_PRIORITY, _CHANCE_PRIORITY = 4, 6
+_INTERVAL_PRIORITY, _CHANCE_PRIORITY = 5, 6
 
 
 def bars_columns(

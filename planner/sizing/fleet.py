@@ -87,6 +87,11 @@ class Fleet:
         return chance is None or chance >= _SURE
 
     @property
+    def keeps_each(self) -> bool:
+        """Whether each limit by itself is kept with a chance of 90 %, if not all of them together."""
+        return self.surer is not None and self.surer.best.plan == self.best.plan
+
+    @property
     def lacks_surer(self) -> bool:
         """Whether none keeps each limit with a chance of 90 %."""
         return not self.is_sure and self.surer is None

@@ -134,9 +134,8 @@ def _facts(fleets: Fleets, best: Fleet, following: str) -> list[tuple[str, str]]
     surer = best.surer
     if surer is not None:
         money = "" if surer.money_per_month is None else f", {surer.money_per_month:,.0f} USD a month"
-        is_best = _plan(surer) == _plan(best)
         more = f"{counted(surer.gpus, 'GPU')} keep each with 90 %{money}: {_plan(surer)}"
-        kept.append("each by itself is kept with 90 %" if is_best else more)
+        kept.append("each by itself is kept with 90 %" if best.keeps_each else more)
     elif best.lacks_surer:
         kept.append("no fleet of this cluster keeps each with 90 %")
     unpriced = (

@@ -56,7 +56,7 @@ class MeshReport(SpaceReport):
         column = column_maker(plans)
         return [
             column("tokens/s", lambda plan: significant(plan["tokens_per_s_per_gpu"]), 3, unit="per GPU"),
-            column("MFU", lambda plan: percent(plan["mfu"]), 4),
+            column("MFU", lambda plan: percent(plan["mfu"]), 5),
             *memory_columns(plans),
             column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
             column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),

@@ -48,7 +48,7 @@ class MixedReport(SpaceReport):
         used = [i for i in range(len(groups)) if any(plan.groups[i].devices for plan in plans)]
         return [
             column("tokens/s", lambda plan: significant(plan["tokens_per_s"]), 3),
-            column("MFU", lambda plan: percent(plan["mfu"]), 4),
+            column("MFU", lambda plan: percent(plan["mfu"]), 5),
             *(column("memory", memory(i), 2, unit=groups[i].name) for i in used),
             *fits_columns(plans, 2),
             column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),

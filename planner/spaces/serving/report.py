@@ -119,7 +119,7 @@ class ServingReport(SpaceReport):
         if not limits or plan["limits_probability"] is None:
             return ""
         which = "its limit" if len(limits) == 1 else "both limits" if len(limits) == 2 else "all limits"
-        return f"; it keeps {which} with {limit_chance(plan)} probability"
+        return f"; {limit_chance(plan)} sure to keep {which}"
 
     def surer_options(self, answer: Answer) -> Mapping[str, str]:
         if answer.baselines.get("surer") is None and answer.details.get("surer_searched", True):

@@ -239,7 +239,7 @@ def sentences(result: Answer) -> str:
 def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
     proven = sentences(make_result())
     assert (
-        "by the model, none of all 1.23e+22 plans (-v says which) that fits is faster than the first, and these are its 4 best"
+        "by the model, none of all 1.23e+22 plans that fits is faster than the first, and these are its 4 best"
         in proven
     )
     assert "1.23e+22 distinct plans (10^22.1)" in proven
@@ -449,9 +449,10 @@ def test_commands_can_be_pasted_at_any_width() -> None:
     )
     lines = plain_text([block], 44).splitlines()
     assert max(map(len, lines)) <= 44
-    shell = "\n".join(line[6:] for line in lines).partition("\nor ")[0].replace("\\\n", " ")
+    shell = "\n".join(line[6:] for line in lines).replace("\\\n", " ")
+    assert "\n# or something else" in shell
     assert plain_text([block], 120).endswith(" --to torch -o run # or something else, which is longer\n")
-    assert [shlex.split(line) for line in shell.splitlines()] == [
+    assert [words for line in shell.splitlines() if (words := shlex.split(line, comments=True))] == [
         shlex.split(typed),
         ["planner", "export", "plan.yaml", "--to", "torch", "-o", "run"],
     ]

@@ -212,7 +212,7 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
                 "Best: pp 8",
                 "plan 1 has stages of its own and is",
                 "1 pp 8",
-                "uniform plans (-v says which) that fits is faster than plan 2 (",
+                "uniform plans that fits is faster than plan 2 (",
             ],
         ),
         (

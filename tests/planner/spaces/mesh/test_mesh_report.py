@@ -120,7 +120,7 @@ def test_the_table_shows_what_decides() -> None:
 def test_the_facts_under_the_table() -> None:
     text = " ".join(text_of(make_result()).split())
     for words in (
-        "Proof: by the model, none of all 123,456 plans (-v says which) that fits is faster than the first",
+        "Proof: by the model, none of all 123,456 plans that fits is faster than the first",
         "123,456 distinct plans (10^5.1); 100,000 enumerated; 23,456 excluded by their bounds; searched in 800 ms",
         " on 256 GPUs, ",
         "Data parallelism: 50 % slower (30.0 s, 56.0 GiB): plan 2",

@@ -169,7 +169,7 @@ def test_money_is_said_in_words(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--objective", "money", "--top", "1", "-v").split())
     assert re.search(r" Step: [0-9.]+ m?s, 0\.[0-9]+ USD per M (tokens|samples) ", text)
     for words in (
-        "by the model, no plan (-v says which) that fits is cheaper than the first",
+        "by the model, no plan that fits is cheaper than the first",
         "price a100-80gb: 3.4309 USD per GPU and hour; old: 3.9015 USD per GPU and hour (device files)",
         " cheaper than the 4 old alone",
     ):

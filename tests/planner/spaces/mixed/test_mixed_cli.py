@@ -81,7 +81,7 @@ def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str])
     assert re.search(r"GiB per (a100-80gb|old), P\(fits\) \S+ % by", text)
     text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
     for words in (
-        "by the model, no plan (-v says which) that fits is faster than the first",
+        "by the model, no plan that fits is faster than the first",
         " faster than the 4 a100-80gb alone",
         " faster than the 4 old alone",
         "4 of 4 a100-80gb, 4 of 4 old are used",
