@@ -63,13 +63,14 @@ def after_size(sized: Sized, line: str, exported: Path | None, own: Mapping[str,
     own : mapping of str to Option
         Options that only ``planner size`` has.
     """
-    from planner.exporters import target_for
+    from planner.exporters.launch import targets_of
+    from planner.sizing.run import estimate_of
 
     best, surer = sized.best("least_gpus"), sized.best("least_gpus_90")
     if best is None:
         return Commands([] if sized.nearest is None else [_goal_that_is_met(sized.nearest[1], line)], _OTHERWISE)
-    target = target_for(sized.request.framework) if sized.request.framework else ""
-    commands = _kept(line, exported, [target] if target else [])
+    found = estimate_of(sized, best[1])
+    commands = _kept(line, exported, [] if found is None else targets_of(found, found.ranked))
     if surer is not None and surer[1] != best[1]:
         valued, switches = without(own)
         where = {"--nodes": None, "-c": None, "--cluster": surer[1].facts.name, "--gpus": str(surer[1].gpus)}
