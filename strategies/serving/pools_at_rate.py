@@ -12,7 +12,6 @@ Pairs are looked at in the order of the devices that the least numbers need, unt
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,37 +26,9 @@ from costmodel.serving.pools import stations_of, transfers
 from costmodel.serving.stations import Stations, decoded_at_rate, read_at_rate
 from costmodel.serving.workload import Arrivals
 from costmodel.tolerances import EQUAL
-from strategies.serving.search import ServingSettings
+from strategies.serving.search import ServingSettings, least_that
 
 _MOST_UNITS = 1 << 40  # workers; more bear no load at all
-
-
-def least_that(keeps: Callable[[IntArray, IntArray], BoolArray], low: IntArray, high: IntArray) -> IntArray:
-    """The least numbers that do, where all larger ones do as well; one more than ``high`` where none up to that does.
-
-    Parameters
-    ----------
-    keeps : function of (rows, numbers)
-    low, high : array (n,)
-
-    Examples
-    --------
-    >>> need = np.array([3, 1, 9])
-    >>> least_that(lambda rows, numbers: numbers >= need[rows], np.array([1, 1, 1]), np.array([5, 5, 5])).tolist()
-    [3, 1, 6]
-    """
-    low, high = np.minimum(low, high + 1), high + 1
-    # Most do with the least that bears the load, or with no number; few are between.
-    for ends in (low, high - 1):
-        rows = np.flatnonzero(low < high)
-        kept = keeps(rows, ends[rows]) if len(rows) else rows > 0
-        high[rows[kept]] = ends[rows[kept]]
-        low[rows[~kept]] = ends[rows[~kept]] + 1
-    while len(rows := np.flatnonzero(low < high)):
-        middle = (low[rows] + high[rows]) // 2
-        kept = keeps(rows, middle)
-        low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
-    return high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ _ALIKE = DeviceCost(waiting=1.0, computing=1.0)
 _OVERLOADED = 1e6
 _MOST_UNITS = 1 << 40  # replicas; more bear no load at all
 _FIRST_ROWS = 128  # choices that are looked at first
+_TOGETHER = 512  # plans that take about as long as one
 # A rate is found to this share of it, among so many at a time.
 _RATE_SHARE, _RATES = 1e-9, 64
 Disaggregate = Literal["no", "yes", "auto"]
@@ -381,7 +382,7 @@ def _add_fewest(model: ServingModel, plans: ServingBatch, settings: ServingSetti
         chosen = _surer(some, chosen, within, settings)
         best.add(chosen, _times_at_rate(some, chosen, settings))
         done += size
-        size *= 2
+        size *= 2 if best.plans else 8
     if best.plans:
         return len(plans) - min(done, len(bears))
     rows = order[least[order] > plans.dp[order]]
@@ -402,19 +403,8 @@ def _surer(timed: Replicas, plans: ServingBatch, most: IntArray, settings: Servi
         kept[kept] = _keep_all(tried.take(np.flatnonzero(kept)), settings)
         return np.asarray(kept)
 
-    rows = np.arange(len(plans))
-    rows = rows[~keeps(rows, low)]
-    rows = rows[low[rows] < high[rows]]
-    rows = rows[keeps(rows, high[rows])] if len(rows) else rows
-    low[rows] += 1
-    found = rows
-    while len(rows := rows[low[rows] < high[rows]]):
-        middle = (low[rows] + high[rows]) // 2
-        kept = keeps(rows, middle)
-        low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
-    dp = plans.dp.copy()
-    dp[found] = high[found] * unit[found]
-    return replace(plans, dp=dp)
+    found = least_that(keeps, low, high)
+    return replace(plans, dp=np.where(found <= high, found, low) * unit)
 
 
 def _keep_all(plans: ServingBatch, settings: ServingSettings) -> BoolArray:
@@ -449,25 +439,47 @@ def fewest_replicas(timed: Replicas, plans: ServingBatch, settings: ServingSetti
     plans : ServingBatch
     settings : ServingSettings
     """
-    unit, high = plans.sharing, plans.dp // plans.sharing
-    low = np.minimum(least_replicas(timed, settings) // unit, high)
+    unit, most = plans.sharing, plans.dp // plans.sharing
 
     def keeps(rows: IntArray, number: IntArray) -> BoolArray:
         tried = replace(plans.take(rows), dp=number * unit[rows])
         return np.asarray(excess(tried, _times_at_rate(timed.take(rows), tried, settings), settings) <= 1.0)
 
-    # Most keep the limits with the least that bears the load, or with no number; few are between.
-    rows = np.flatnonzero(low < high)
-    least = keeps(rows, low[rows]) if len(rows) else rows > 0
-    high[rows[least]] = low[rows[least]]
-    rows = rows[~least]
-    rows = rows[keeps(rows, high[rows])] if len(rows) else rows
-    low[rows] += 1
-    while len(rows := rows[low[rows] < high[rows]]):
-        middle = (low[rows] + high[rows]) // 2
-        kept = keeps(rows, middle)
-        low[rows], high[rows] = np.where(kept, low[rows], middle + 1), np.where(kept, middle, high[rows])
-    return replace(plans, dp=high * unit)
+    found = least_that(keeps, least_replicas(timed, settings) // unit, most)
+    return replace(plans, dp=np.minimum(found, most) * unit)
+
+
+def least_that(keeps: Callable[[IntArray, IntArray], BoolArray], low: IntArray, high: IntArray) -> IntArray:
+    """The least numbers that do, where all larger ones do as well; one more than ``high`` where none up to that does.
+
+    Parameters
+    ----------
+    keeps : function of (rows, numbers)
+    low, high : array (n,)
+
+    Examples
+    --------
+    >>> need = np.array([3, 1, 9])
+    >>> least_that(lambda rows, numbers: numbers >= need[rows], np.array([1, 1, 1]), np.array([5, 5, 5])).tolist()
+    [3, 1, 6]
+    """
+    low, high = np.minimum(low, high + 1), high + 1
+    # Most do with the least that bears the load, or with no number; few are between.
+    for ends in (low, high - 1):
+        rows = np.flatnonzero(low < high)
+        kept = keeps(rows, ends[rows]) if len(rows) else rows > 0
+        high[rows[kept]] = ends[rows[kept]]
+        low[rows[~kept]] = ends[rows[~kept]] + 1
+    while len(rows := np.flatnonzero(low < high)):
+        # As many numbers of each as take about as long as one.
+        left = high[rows] - low[rows]
+        count = min(max(_TOGETHER // len(rows), 1), int(left.max()))
+        tried = low[rows, None] + left[:, None] * np.arange(1, count + 1) // (count + 1)
+        kept = keeps(np.repeat(rows, count), tried.reshape(-1)).reshape(tried.shape)
+        index, first = np.arange(len(rows)), np.where(kept.any(axis=1), np.argmax(kept, axis=1), count)
+        ends = np.column_stack([low[rows] - 1, tried, high[rows]])
+        low[rows], high[rows] = ends[index, first] + 1, ends[index, first + 1]
+    return high
 
 
 def with_rate(model: ServingModel, rate_per_s: float) -> ServingModel:
