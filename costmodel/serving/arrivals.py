@@ -308,7 +308,7 @@ def round_of(server: Server, decoded: FloatArray, rate_per_s: FloatArray, *, is_
         alone = longest * (mean / np.where(decode > 0, decode, 1.0))
     token = np.where(overfull, np.inf, np.where(server.is_beside, beside, alone))
     with np.errstate(invalid="ignore", divide="ignore"):
-        idle = np.clip(np.nan_to_num(1.0 - groups * mean / token), 0.0, 1.0)
+        idle = np.minimum(np.fmax(1.0 - groups * mean / token, 0.0), 1.0)
     return Round(
         decoded=decoded,
         read=read,
@@ -446,7 +446,7 @@ def _meets(server: Server, stream: Stream, found: Round, none: FloatArray | floa
             + reading * others_within(stream, 0.5 * pieces * one)
         )
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            others = np.minimum(np.nan_to_num(others), 1e6)
+            others = np.where(np.isnan(others), 0.0, np.minimum(others, 1e6))
             # The mean of the lesser of a number and the room for it; within 0.05 of Poisson numbers.
             peaked = 1.0 + np.maximum(
                 others - stream.rate_per_s * (plain * (decode - one) + (1.0 - none) * pieces * one), 0.0
@@ -860,7 +860,7 @@ def _shorter(stream: Stream, seconds: FloatArray) -> tuple[FloatArray, FloatArra
     """Share of the times between requests below some time, and by how much they are, on average, in seconds."""
     square = np.maximum(np.asarray(stream.variation) ** 2, 1e-2)
     rate = np.maximum(stream.rate_per_s, 1e-30)
-    y = np.minimum(np.nan_to_num(seconds, nan=1e12), 1e12) * rate / square
+    y = np.fmin(seconds, 1e12) * rate / square
     if np.all(square == 1.0):
         share, short = -np.expm1(-y), y + np.expm1(-y)
     else:

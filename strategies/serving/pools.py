@@ -323,7 +323,7 @@ def _search_fewest(
     least, (reader, decoder) = least[pairs], np.divmod(pairs, len(others))
     figures = {"output_tokens_per_s": np.full(len(least), pools.arrivals.rate_per_s * model.workload.output_tokens)}
     cost = _least_score(settings, figures, least, least - of_decoder[decoder])
-    done, count = 0, _FIRST_PAIRS
+    done, count = 0, max(_FIRST_PAIRS, settings.top)
     while done < len(pairs):
         near = lowest(cost, done + count)
         request_s = readers.alone_s[some][reader[near]]

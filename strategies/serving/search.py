@@ -368,7 +368,7 @@ def _add_fewest(model: ServingModel, plans: ServingBatch, settings: ServingSetti
     bound = least * plans.workers // plans.dp
     order = np.argsort(bound, kind="stable")
     bears = order[least[order] <= plans.dp[order]]
-    done, size = 0, _FIRST_ROWS
+    done, size = 0, max(_FIRST_ROWS, settings.top)
     while done < len(bears):
         most = best.most_workers(model)
         rows = bears[done : done + size]
