@@ -59,6 +59,8 @@ class Attempt:
         How far the nearest is off, to see whether more GPUs bring it nearer; of those that work at as many GPUs, the least comes first.
     fits : bool
         Whether it fits into memory.
+    gpus : int
+        The most that there are, if it was tried on so many; else 0.
     """
 
     plan: Any
@@ -67,6 +69,7 @@ class Attempt:
     works: bool = True
     excess: float = 0.0
     fits: bool = True
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class Change:
         if found is None or gpus == asked:
             return found if found is None else replace(found, words=self.words)
         joint = " and " if self.words.startswith("with --") else ", with " if self.words else "with "
-        return replace(found, words=f"{self.words}{joint}--gpus {gpus}")
+        return replace(found, words=f"{self.words}{joint}--gpus {found.gpus or gpus}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,29 +222,35 @@ class Diagnosis(ABC):
 
     def suggestion(self, miss: Any) -> str:
         """The changes that work, those with the fewest GPUs first; else what to do."""
-        asked: int = self.space.resolved.request.gpus
-        larger = self.space.resolved.cluster.max_devices
+        asked, *_ = counts = self.counts
         changes, now = self.changes(), self.nearest(miss)
         tried: dict[str, list[Attempt]] = {"": [] if now is None else [now]}
         working: list[Attempt] = []
-        gpus = most = asked
-        for doubling in range(_DOUBLINGS + 1):
+        most = asked
+        for gpus in counts:
             round_: list[Attempt] = []
             for change in changes:
-                known = tried.get(change.words, [])
-                was_asked = not change.words and not doubling
-                if was_asked or (doubling and not change.grows) or _is_settled(known) or not self.has_effort():
+                known, is_more = tried.get(change.words, []), gpus > asked
+                was_asked = not change.words and not is_more
+                if was_asked or (is_more and not change.grows) or _is_settled(known) or not self.has_effort():
                     continue
-                found, most = change.on(gpus, asked), max(most, gpus)
+                found = change.on(gpus, asked)
+                most = max(most, gpus, found.gpus if found else 0)
                 tried[change.words] = known if found is None else [*known, found]
                 round_ += [found] if found is not None and found.works else []
             working += sorted(round_, key=lambda attempt: attempt.excess)
-            gpus *= 2
-            if len(working) >= self.most_suggestions or (larger is not None and gpus > larger):
+            if len(working) >= self.most_suggestions:
                 break
         if working:
             return "; or ".join(f"{found.words} {self.works(found)}" for found in working[: self.most_suggestions])
         return self.advice(tried, most)
+
+    @property
+    def counts(self) -> list[int]:
+        """GPUs that are tried: as many as were asked for, then twice as many again and again, as far as the cluster has them."""
+        asked, larger = self.space.resolved.request.gpus, self.space.resolved.cluster.max_devices
+        doubled = [asked << doubling for doubling in range(1, _DOUBLINGS + 1)]
+        return [asked, *(gpus for gpus in doubled if larger is None or gpus <= larger)]
 
     def has_effort(self) -> bool:
         """Whether more may be tried."""
@@ -249,8 +258,8 @@ class Diagnosis(ABC):
 
 
 def _is_settled(found: Sequence[Attempt]) -> bool:
-    """Whether more GPUs are not worth trying: it works, or the last doublings brought nothing nearer."""
-    if found and found[-1].works:
+    """Whether more GPUs are not worth trying: it works or does not on the most, or the last doublings brought nothing nearer."""
+    if found and (found[-1].works or found[-1].gpus):
         return True
     last = found[-1 - _PATIENCE :]
     return len(last) > _PATIENCE and last[-1].excess >= last[0].excess * _NEARER

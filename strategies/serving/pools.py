@@ -140,8 +140,11 @@ def search_both(
     for key, candidate in best.simplest().items():
         if key not in outcome.simple or candidate.score < outcome.simple[key].score:
             outcome.simple[key] = candidate
-    if not outcome.candidates and not outcome.interrupted:
-        outcome.nearest_miss = _nearer(outcome.nearest_miss, best.nearest or _nearest_pair(model, settings))
+    shared = outcome.nearest_miss
+    if not outcome.candidates and not outcome.interrupted and not (shared and shared.fits):
+        # A plan that fits comes before one that does not; of two the one that others know better.
+        nearest = best.nearest or _nearest_pair(model, settings)
+        outcome.nearest_miss = nearest if shared is None or (nearest and nearest.fits) else shared
     return outcome
 
 
@@ -168,13 +171,6 @@ def has_pairs(model: ServingModel, settings: ServingSettings) -> bool:
     decoders = _decoder_plans(model.shape, settings)
     sizes = decoders.tp * decoders.pp * (decoders.dp if "dp" in settings.degrees else decoders.sharing)
     return bool(len(readers) and len(decoders)) and int(readers.workers.min() + sizes.min()) <= settings.max_workers
-
-
-def _nearer(shared: ServingMiss | None, apart: ServingMiss | None) -> ServingMiss | None:
-    """A plan that fits comes before one that does not; of two the one that others know better."""
-    if shared is None or (apart is not None and not shared.fits):
-        return apart or shared
-    return shared
 
 
 def _nearest_pair(model: ServingModel, settings: ServingSettings) -> ServingMiss | None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from costmodel.network.graph import once
 from costmodel.serving.plan import POOL_SETTINGS, SERVING_RULES
 from planner.core.answer import RankedPlan
 from planner.core.errors import PlannerError
@@ -30,6 +31,7 @@ __all__ = ["DIAGNOSIS"]
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 # Plans that all searches for a suggestion may score together: some seconds.
 _MOST_PLANS = 4_000_000
+_ALIKE = 1.05  # misses that differ by less than by this factor are about equal
 
 
 class ServingDiagnosis(Diagnosis):
@@ -43,6 +45,7 @@ class ServingDiagnosis(Diagnosis):
         super().__init__(space)
         self.fixed = MeshRestriction(degrees=space.degrees)
         self.scored = 0
+        self.known: dict[tuple[str, int], Attempt | None] = {}  # by change and GPUs
 
     @property
     def plans(self) -> str:
@@ -105,7 +108,8 @@ class ServingDiagnosis(Diagnosis):
         )
 
     def nearest(self, miss: ServingMiss) -> Attempt:
-        return _missed(self.space, miss)
+        now = self.known["", self.settings.max_workers] = _missed(self.space, miss)
+        return now
 
     def changes(self) -> Sequence[Change]:
         """None but more GPUs, options left out, and narrower formats where the device knows them."""
@@ -129,13 +133,24 @@ class ServingDiagnosis(Diagnosis):
         return changes
 
     def _change(self, words: str, space: ServingPlanSpace, settings: ServingSettings) -> Change:
-        def look(gpus: int) -> Attempt | None:
+        def search(gpus: int) -> Attempt | None:
             effort = _MOST_PLANS - self.scored
             outcome = search_both(space.model, dataclasses.replace(settings, max_workers=gpus, top=1, effort=effort))
             self.scored += outcome.searched["enumerated"]
             if outcome.candidates:
                 return Attempt(plan=outcome.candidates[0].plan, space=space)
             return None if outcome.nearest_miss is None else _missed(space, outcome.nearest_miss)
+
+        def on(gpus: int) -> Attempt | None:
+            return once(self.known, (words, gpus), lambda: search(gpus))
+
+        def look(gpus: int) -> Attempt | None:
+            most, fewer = self.counts[-1], self.known.get((words, gpus // 2))
+            if not (space.at_rate and space.limits and fewer and fewer.fits and 1.0 < fewer.excess < math.inf):
+                return on(gpus)
+            # It bears the load. With more replicas nobody waits longer, so that what none keeps on the most GPUs, none keeps on fewer.
+            found = on(most)
+            return on(gpus) if found is None or found.works else dataclasses.replace(found, gpus=most)
 
         return Change(words=words, look=look)
 
@@ -152,9 +167,11 @@ class ServingDiagnosis(Diagnosis):
         said = f"nothing that was tried{what} {'does' if now.fits else 'fits'}"
         if not now.fits:
             return f"{said}; use a device with more memory"
-        # The first of equals: the fewest changes.
-        fitting = [found for several in tried.values() for found in several if found.fits]
-        best = min(fitting, key=lambda found: found.excess)
+        # The first of equals: the fewest changes; then the fewest GPUs that come about as near.
+        fitting = [several for every in tried.values() if (several := [found for found in every if found.fits])]
+        nearest = min(fitting, key=lambda several: min(found.excess for found in several))
+        least = min(found.excess for found in nearest)
+        best = next(found for found in nearest if found.excess <= _ALIKE * least)
         ranked = best.space.rank([best.plan])[0]
         times = " and ".join(f"{limited(name)} {duration_text(ranked[name])}" for name in best.space.limits)
         if (best.space.at_rate and not math.isfinite(ranked["request_s"])) or not times:
