@@ -12,6 +12,8 @@ import pytest
 
 from planner.schema import schema_of
 from planner.schema.answer import estimate_model, search_model
+from strategies.serving.pools import BothOutcome, search_both
+from strategies.serving.search import ServingSettings
 
 Ask = Callable[..., str]
 
@@ -218,6 +220,13 @@ def test_nothing_fits_names_the_nearest_miss_and_the_way_out(fails: Any) -> None
 
 
 @pytest.mark.exact
+def test_of_two_that_do_not_fit_the_nearer_is_named(fails: Any) -> None:
+    """Two GPUs that hold half of the weights each are nearer than one that reads prompts beside one that decodes."""
+    err = fails("optimize", "llama3-405b", "--mode", "inference", "--gpus", "2", code=1)
+    assert "nothing fits: the nearest miss (tp 2, " in err
+
+
+@pytest.mark.exact
 def test_a_limit_that_excludes_everything_says_by_how_much(fails: Any) -> None:
     err = fails(*LLAMA, "--max-tpot", "0.001ms", code=1)
     assert "no plan that fits keeps the limits" in err
@@ -236,6 +245,21 @@ def test_advice_that_was_given_already_is_not_given_again(fails: Any) -> None:
     assert "with --precision" not in err
     assert "nothing that was tried (up to --gpus" in err
     assert "the nearest that was reached is time per token" in err
+
+
+@pytest.mark.exact
+def test_the_most_gpus_say_whether_a_limit_can_be_kept_at_a_rate(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal takes a search on the GPUs that were asked for and one on the most, without a change and with each."""
+    seen: list[int] = []
+
+    def counted(model: Any, settings: ServingSettings) -> BothOutcome:
+        seen.append(settings.max_workers)
+        return search_both(model, settings)
+
+    monkeypatch.setattr("planner.spaces.serving.diagnose.search_both", counted)
+    err = fails(*LLAMA, "--rate", "1", "--max-tpot", "1ms", "--tp", "1", "--disaggregate", "no", code=1)
+    assert "nothing that was tried (up to --gpus 512, without --tp, " in err
+    assert sorted(seen) == [2, 2, 2, 512, 512, 512, 512]
 
 
 @pytest.mark.exact
