@@ -1,19 +1,17 @@
 """Error bars of the time to the first token behind a queue: an error model from published deployments, and its scores on those left out.
 
 The rows are those of `serving_silicon.csv` (AIConfigurator), predicted as `planner validate` does, with no constant fitted to times to
-first tokens. Errors are mostly the queue's, which no named constant moves, so all plans of a kind have one interval. Under an engine of
-the rows it has quantiles of log(measured / predicted) in which every network under every engine counts once; under any other it is wider
-by how far engines are apart.
+first tokens. Errors are mostly the queue's, which no named constant moves, so all plans have one interval, with the prediction at its
+centre: the quantile of abs(log(measured / predicted)) in which every network under every engine counts once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from interval_fit import quantile
-from interval_left_out import reach_of_new
 from numpy.typing import NDArray
 from pages import table
 
@@ -23,8 +21,7 @@ from costmodel.uncertainty.intervals import INTERVAL_SHARE, ErrorModel, interval
 from planner.measurements import deployments
 from planner.measurements.outcomes import DEFAULT
 
-KIND, OTHERS = "serving-first-token", "serving-first-token-other"
-_TAIL = (1.0 - INTERVAL_SHARE) / 2.0
+KIND = "serving-first-token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,66 +62,35 @@ def first_tokens(folder: Path) -> FirstTokens:
 
 
 def error_models(rows: FirstTokens) -> dict[str, ErrorModel]:
-    """Of the engines of the rows, and of any other."""
-    engines = tuple(sorted(np.unique(rows.engine).tolist()))
-    found, names = f"{len(rows.residual)} published deployments", ", ".join(engines)
-    networks = f"of {len(np.unique(rows.network))} networks under {names}"
-    return {
-        KIND: replace(_model(rows, _ends(rows), f"{found} {networks}"), frameworks=engines),
-        OTHERS: _model(
-            rows, _ends_of_others(rows), f"{found} under other engines ({names}) and how far these are apart"
-        ),
-    }
-
-
-def _model(rows: FirstTokens, ends: tuple[float, float], basis: str) -> ErrorModel:
-    """All plans have one interval: its ends as standardised errors of one standard deviation."""
+    """All plans have one interval around their prediction: its ends as standardised errors of one standard deviation."""
     sd = float(np.sqrt(np.average(rows.residual**2, weights=rows.weights)))
-    return ErrorModel(
+    end, engines = _end(rows) / sd, ", ".join(np.unique(rows.engine))
+    found = ErrorModel(
         shared_log_sd=sd,
         plan_log_sd=0.0,
         typical_log_sd=sd,
         sharpness=0.0,
-        low=ends[0] / sd,
-        high=ends[1] / sd,
-        basis=basis,
+        low=-end,
+        high=end,
+        basis=f"{len(rows.residual)} published deployments of {len(np.unique(rows.network))} networks under {engines}",
     )
+    return {KIND: found}
 
 
-def _ends(rows: FirstTokens) -> tuple[float, float]:
-    """Between which `INTERVAL_SHARE` of the rows lie: of a network that is none of theirs, under one of their engines."""
-    low, high = (quantile(rows.residual, rows.weights, q) for q in (_TAIL, 1.0 - _TAIL))
-    return low, high
-
-
-def _ends_of_others(rows: FirstTokens) -> tuple[float, float]:
-    """The same under an engine that is none of theirs.
-
-    With m_g the median of an engine, m and s the mean and the standard deviation of G of these, and w the ends of the residuals around
-    the median of their engine, ``m -+ root((t root(1 + 1/G) s)^2 + w^2)``: another engine is as far from these as they are from one
-    another (`interval_left_out.reach_of_new`), and errors of two causes add up by their squares.
-    """
-    engines = np.unique(rows.engine)
-    weights = rows.weights
-    medians = np.array(
-        [quantile(rows.residual[rows.engine == e], weights[rows.engine == e], 0.5) for e in engines.tolist()]
-    )
-    inside = rows.residual - medians[np.searchsorted(engines, rows.engine)]
-    between = reach_of_new(len(engines)) * float(medians.std(ddof=1))
-    low, high = (np.hypot(between, quantile(inside, weights, q)) for q in (_TAIL, 1.0 - _TAIL))
-    return float(medians.mean() - low), float(medians.mean() + high)
+def _end(rows: FirstTokens) -> float:
+    """Within which `INTERVAL_SHARE` of the errors lie."""
+    return quantile(np.abs(rows.residual), rows.weights, INTERVAL_SHARE)
 
 
 def score_lines(rows: FirstTokens) -> list[str]:
     """Lines of the table of `serving.py`: what intervals hold of networks, and of engines, that they were found without."""
     lines = []
-    for words, label, ends in (("a network", rows.network, _ends), ("an engine", rows.engine, _ends_of_others)):
-        low, high = (np.zeros(len(rows.residual)) for _ in range(2))
+    for words, label in (("a network", rows.network), ("an engine", rows.engine)):
+        high = np.zeros(len(rows.residual))
         for name in np.unique(label):
-            low[label == name], high[label == name] = ends(rows.take(label != name))
-        inside = (low <= rows.residual) & (rows.residual <= high)
-        score = interval_score(low, high, rows.residual)
+            high[label == name] = _end(rows.take(label != name))
+        inside, score = np.abs(rows.residual) <= high, interval_score(-high, high, rows.residual)
         lines.append(
-            f"| first tokens | {words} | {len(inside)} | {inside.mean():.0%} | {np.median(high - low):.2f} | {score.mean():.2f} |"
+            f"| first tokens | {words} | {len(inside)} | {inside.mean():.0%} | {np.median(2.0 * high):.2f} | {score.mean():.2f} |"
         )
     return lines

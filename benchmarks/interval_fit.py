@@ -59,6 +59,13 @@ def weights(rows: Rows, power: float = 0.5) -> FloatArray:
     return np.array([counts[file] ** -power for file in rows.file])
 
 
+def once_each(rows: Rows) -> FloatArray:
+    """Every group of every file counts once."""
+    both = np.char.add(np.char.add(rows.file.astype(str), " "), rows.group.astype(str))
+    _, group, count = np.unique(both, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / count[group])
+
+
 def quantile(values: FloatArray, weight: FloatArray, share: float) -> float:
     """Weighted quantile."""
     order = np.argsort(values)

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from interval_fit import POPULATIONS, PRIOR_LOG_SD, Fitted, deviations, fit, model_of, of_population, quantile, weights
+from interval_fit import (
+    POPULATIONS,
+    PRIOR_LOG_SD,
+    Fitted,
+    deviations,
+    fit,
+    model_of,
+    of_population,
+    once_each,
+    quantile,
+    weights,
+)
 from interval_other_sources import OTHER_SOURCES, Source
 from interval_other_sources import of_population as of_other_sources
 from interval_rows import FILES, Rows
@@ -18,6 +29,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.intervals import (
+    INTERVAL_SHARE,
     ErrorModel,
     interval_score,
     sampled_log_errors,
@@ -149,16 +161,19 @@ def calibrated(fitted: Fitted, of_models: Unseen | None, of_files: Unseen, sourc
 
 
 def calibrated_apart(fitted: Fitted, found: Unseen, sharpness: Mapping[str, float]) -> Fitted:
-    """Put into the models of kinds with few files what groups left out say: every file counts once, groups say how far a new one may be.
+    """Put into the models of kinds with few files what groups left out say: every group of every file counts once.
 
-    Rows of one group are wrong together, whatever their file, so that `tail_of_new` of a new group lie beyond either end. ``sharpness``
-    says how far intervals of each kind follow a row's own standard deviation.
+    Both ends are as far from the prediction, which is the centre. ``sharpness`` says how far intervals of each kind follow a row's own
+    standard deviation.
     """
     models = dict(fitted.models)
     for kind in np.unique(found.rows.kind).tolist():
         mine, asked = found.rows.kind == kind, found.rows.kind[found.best] == kind
-        tail = tail_of_new(len(np.unique(found.rows.group[mine])))
-        model = _with_quantiles(fitted.models[kind], found, mine, 1.0, tail, 1.0, None, (sharpness[kind],))
+        sd, weight = found.sd[mine], once_each(found.rows)[mine]
+        typical = quantile(sd, weight, 0.5)
+        errors = np.abs(found.rows.residual[mine]) / (typical ** (1.0 - sharpness[kind]) * sd ** sharpness[kind])
+        end = quantile(errors, weight, INTERVAL_SHARE)
+        model = replace(fitted.models[kind], typical_log_sd=typical, sharpness=sharpness[kind], low=-end, high=end)
         models[kind] = replace(model, **_for_rankings(found, asked, found.rows.group, 1.0))
     return Fitted(log_sd=fitted.log_sd, models=models)
 
@@ -212,13 +227,12 @@ def _with_quantiles(
     tail: float,
     own: float,
     pool: tuple[FloatArray, FloatArray] | None,
-    sharpnesses: tuple[float, ...] = SHARPNESS,
 ) -> ErrorModel:
     """The sharpness of the best interval score and its quantiles, with a weight of ``own`` against those of the pool."""
     values, sd, weight = found.rows.residual[mine], found.sd[mine], weights(found.rows, power)[mine]
     typical = quantile(sd, weight, 0.5)
     trials = []
-    for sharpness in sharpnesses:
+    for sharpness in SHARPNESS:
         scale = typical ** (1 - sharpness) * sd**sharpness
         low, high = (
             own * quantile(values / scale, weight, share)

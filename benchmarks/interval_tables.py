@@ -264,7 +264,6 @@ def kind_lines(kind: str, model: ErrorModel, rows: int) -> list[str]:
         f"      rows: {rows}",
         *([f"      basis: {model.basis}"] if model.basis else []),
         *([f"      devices: [{', '.join(model.devices)}]"] if model.devices else []),
-        *([f"      frameworks: [{', '.join(model.frameworks)}]"] if model.frameworks else []),
         f"      shared_log_sd: {model.shared_log_sd:.3g}",
         f"      plan_log_sd: {model.plan_log_sd:.3g}",
         f"      by_part: {{{parts}}}",

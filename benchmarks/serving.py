@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from first_tokens import first_tokens, score_lines
-from interval_fit import Fitted, fit, model_of, quantile, weights
+from interval_fit import Fitted, fit, model_of, once_each, quantile
 from interval_left_out import Folds, calibrated_apart, questions, unseen
 from interval_rows import Rows
 from interval_tables import bounds, kind_lines
@@ -60,7 +60,7 @@ def _fit(rows: Rows, log_sd: FloatArray) -> Fitted:
 def _basis(rows: Rows, kind: str) -> str:
     mine = rows.take(rows.kind == kind)
     networks, engines = np.unique(mine.group), {name.split()[0] for name in mine.file.tolist()}
-    slower = np.expm1(quantile(mine.residual, weights(mine, 1.0), 0.5))
+    slower = np.expm1(quantile(mine.residual, once_each(mine), 0.5))
     found = (
         "as fast as predicted"
         if abs(slower) < 0.005

@@ -682,12 +682,14 @@ class ModuleTimer:
         else:
             kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
         times = [kernel_s(kernel, layer, self.workload, self.device, self.assumptions) for kernel in kernels]
-        return {
+        found = {
             "compute_s": sum(times, none),
             "expert_s": sum((time for time, kernel in zip(times, kernels, strict=True) if kernel.routed), none),
             "tp_s": np.where(rows > 0, self._tensor_parallel_s(kind, position, role, row_keys), 0.0),
             "ep_s": self._expert_parallel_s(layer, keys) if layer.kind == "moe" else none,
         }
+        factor = np.where((keys.sharing > 1) & ~self._is_sent(keys), self.assumptions.node_gathers_time, 1.0)
+        return {name: factor * part for name, part in found.items()}
 
     def rows_of_matrix(self, layer: Layer, rows: FloatArray) -> FloatArray:
         """Time of a matrix that every rank holds whole, in passes of so many rows."""

@@ -339,6 +339,12 @@ class ServingAssumptions:
         "serve 1.33 times the tokens of DeepSeek-V3; vLLM, data parallel deployment: independent cores that run in step",
         most=1.0,
     )
+    node_gathers_time: float = assumption(
+        1.2,
+        "time of the layers of replicas that gather the tokens of all, over that of their kernels and messages",
+        "fitted, rounded: 53 rates of four networks on H100 and H200 by TensorRT-LLM 0.20 and 1.0, each network counted once "
+        "(benchmarks/serving_figures.csv); 1.08 to 1.28 by network. 1.09 in six deployments on two pools, to which it was not fitted",
+    )
     ep_latency_share: float = assumption(
         0.0,
         "share of the latencies of a rank's messages to all experts that add up; 0: all are under way at once",

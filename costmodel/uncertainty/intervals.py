@@ -73,8 +73,6 @@ class ErrorModel:
         What it was found from, where that is not training steps.
     devices : tuple of str
         Devices of the rows that it was found from; empty: not stated, so that no device is another.
-    frameworks : tuple of str
-        Frameworks of the rows, where the kind is not one of a framework; empty: not stated, so that none is another.
     rows : int
         How many; 0: not stated.
 
@@ -96,7 +94,6 @@ class ErrorModel:
     listed_share: float = 0.9
     basis: str = ""
     devices: tuple[str, ...] = ()
-    frameworks: tuple[str, ...] = ()
     rows: int = 0
 
     def __post_init__(self) -> None:
@@ -107,15 +104,6 @@ class ErrorModel:
     def part_log_sd(self) -> FloatArray:
         """``by_part`` in the order of `PARTS`."""
         return np.array([self.by_part.get(name, 0.0) for name in PARTS])
-
-    @property
-    def median(self) -> float:
-        """Measured over predicted of half of the rows, as the middle of the interval of a plan that is as sure as most has it.
-
-        >>> ErrorModel(shared_log_sd=0.1, plan_log_sd=0.0, typical_log_sd=0.1, low=0.6, high=4.4).median == math.exp(0.25)
-        True
-        """
-        return math.exp(self.typical_log_sd * (self.low + self.high) / 2.0)
 
     def scaled(self, factor: float) -> ErrorModel:
         """All standard deviations times a factor: a machine that is known better or worse than usual.

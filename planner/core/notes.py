@@ -178,20 +178,12 @@ SENTENCES: Mapping[str, str] = {
     "limits_unlikely": (
         "no plan keeps the limits more likely than not: these keep them as predicted, and P(keeps limits) says how likely that is"
     ),
-    "rather_misses_limit": (
-        "keeps the limit as predicted ({figure} {value_s:time}, at most {limit_s:time} asked for), and misses it more likely than not: "
-        "plans that rather keep it are ranked before it"
-    ),
     "rather_misses_one": (
         "keeps each limit more likely than not, but both with {share:share} only: plans that rather keep both are ranked before it"
     ),
     "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
     "wide_interval": (
         "the 80 % interval is {ratio:number}x wide: {why}; steps of your own narrow it ('planner calibrate', docs/calibration.md)"
-    ),
-    "outside_interval": (
-        "published servers of the kind of {plans:names} were slower than predicted, so that the 80 % interval lies below the prediction: "
-        "expect what the interval says"
     ),
     # of scaling curves
     "no_plan_on": "{gpus:gpus}: {reason}",

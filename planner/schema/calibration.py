@@ -117,11 +117,6 @@ else:
             "devices of the rows; on any other the interval is as wide as that of an unknown framework",
             default=(),
         ),
-        frameworks=key(
-            tuple[Name, ...],
-            "of serving-first-token: engines of the rows; any other has the errors of serving-first-token-other",
-            default=(),
-        ),
     )
     ResidualEntry = record(
         "ResidualEntry",
@@ -141,7 +136,7 @@ else:
         kinds=key(
             dict[Name, Annotated[ErrorModelEntry, AfterValidator(_in_order)]],
             "error models by kind of workload: transformers, images, the name of a framework, serving, serving-experts, "
-            "serving-shared-experts, serving-first-token, serving-first-token-other",
+            "serving-shared-experts, serving-first-token",
             default_factory=dict,
         ),
     )

@@ -306,15 +306,14 @@ def _search_fewest(
     pools = PoolsAtRate.of(model, settings, *kinds)
     size, highest = pools.units, (kinds[0].dp // kinds[0].sharing, kinds[1].dp // kinds[1].sharing)
     low = [high if fixed else np.ones_like(high) for high, fixed in zip(highest, are_fixed, strict=True)]
-    read = np.stack([pools.least_readers(low[0], highest[0], is_shared=bool(kind)) for kind in range(2)])
+    read = pools.least_readers(low[0], highest[0])
     decode = pools.least_decoders(np.arange(len(others)), low[1], highest[1], np.zeros(len(others)))
     # Devices of every pair; none has a kind of which no number does.
     of_reader, of_decoder = (
         np.where(least <= most, devices * least, settings.max_workers)
         for least, most, devices in zip((read, decode), highest, size, strict=True)
     )
-    shares = 1 * (kinds[1].sharing > 1)
-    least = (of_reader[shares].T + of_decoder).reshape(-1)
+    least = (of_reader[:, None] + of_decoder).reshape(-1)
     pairs = np.flatnonzero(least <= settings.max_workers)
     least, (reader, decoder) = least[pairs], np.divmod(pairs, len(others))
     figures = {"output_tokens_per_s": np.full(len(least), pools.arrivals.rate_per_s * model.workload.output_tokens)}
@@ -330,9 +329,7 @@ def _search_fewest(
         if not best.may_enter(score[:1], request_s[:1]).any():
             break
         rows = rows[best.may_enter(score, request_s)]
-        plans = pools.least_pairs(
-            reader[rows], decoder[rows], read[shares[decoder[rows]], reader[rows]], decode[decoder[rows]], highest
-        )
+        plans = pools.least_pairs(reader[rows], decoder[rows], read[reader[rows]], decode[decoder[rows]], highest)
         if len(plans):
             best.add(plans, model.times(plans, percentiles=tuple(settings.limits)))
         outcome.searched["enumerated"] += len(rows)
@@ -424,7 +421,7 @@ def _readers(model: ServingModel, settings: ServingSettings, *, every_number: bo
         gpus=plans.workers,
         memory_bytes=memory["memory_bytes"],
         fits=memory["memory_bytes"] <= settings.capacity_bytes * model.prefill_memory_ratio,
-        keeps=alone_s * min(settings.medians.get("ttft_s", (1.0, 1.0))) <= settings.limits.get("ttft_s", np.inf),
+        keeps=alone_s <= settings.limits.get("ttft_s", np.inf),
         alone_s=alone_s,
         most_per_s=plans.dp * plans.prefill_batch / full_s,
     )
@@ -467,16 +464,15 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
     # Seconds per token; answers of one token are never decoded.
     each_s = decodes.token_s[decodes.row] * model.per_token(plans)[:, None]
     knots = decodes.sequences
-    own, shared = settings.medians.get("tpot_s", (1.0, 1.0))
-    most_s = settings.limits.get("tpot_s", np.inf) / np.where(plans.sharing > 1, shared, own)
+    most_s = settings.limits.get("tpot_s", np.inf)
     # The last number that may keep the limit is at most the one behind the last that does; rates grow or fall between two.
     rates = knots / np.maximum(tokens * each_s, 1e-300)
-    keeps = each_s <= most_s[:, None]
+    keeps = each_s <= most_s
     known = np.where(keeps, rates, 0.0)
     low, high = each_s[:, :-1], each_s[:, 1:]
-    share = np.clip((most_s[:, None] - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    share = np.clip((most_s - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     limit = knots[:-1] + share * np.diff(knots)
-    ends = np.where(keeps[:, :-1] & ~keeps[:, 1:], limit / np.maximum(tokens * most_s[:, None], 1e-300), 0.0)
+    ends = np.where(keeps[:, :-1] & ~keeps[:, 1:], limit / np.maximum(tokens * most_s, 1e-300), 0.0)
     known[:, 1:] = np.maximum(known[:, 1:], ends)
     return _Decoders(
         plans=plans,

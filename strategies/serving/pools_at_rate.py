@@ -85,29 +85,20 @@ class PoolsAtRate:
         load = self.arrivals.rate_per_s / most_per_s
         return np.asarray((load < 1.0) & (load / self.settings.most_load <= 1.0))
 
-    def within(self, times: dict[str, FloatArray], is_shared: BoolArray) -> BoolArray:
-        """Whether times keep their limits, of plans whose replicas share experts or not."""
-        kept = np.ones(len(is_shared), dtype=np.bool_)
-        for name, of in times.items():
-            own, shared = self.settings.medians.get(name, (1.0, 1.0))
-            kept &= of / self.settings.limits[name] * np.where(is_shared, shared, own) <= 1.0
-        return kept
-
     def limited(self, time: str) -> dict[str, float | None]:
         """Limits on a time: the share of the requests that each is about, None for the mean."""
         return {name: SHARES.get(name.split("_")[1]) for name in self.settings.limits if mean_of(name) == f"{time}_s"}
 
-    def reads(self, rows: IntArray, units: IntArray, is_shared: BoolArray) -> BoolArray:
+    def reads(self, rows: IntArray, units: IntArray) -> BoolArray:
         """Whether so many prefill workers keep the limits on the first token and bear the load."""
         at = self.reading.take(rows)
         at = replace(at, groups=units.astype(np.float64))
         found = read_at_rate(at, self.stream(np.ones(len(rows), dtype=np.int64)))
         mean_s = found.wait_s + at.own_s(found.read)
-        times = {
-            name: mean_s if share is None else found.first.quantile(share)
-            for name, share in self.limited("ttft").items()
-        }
-        return self.bears(at.reads_per_s) & self.within(times, is_shared)
+        kept = self.bears(at.reads_per_s)
+        for name, share in self.limited("ttft").items():
+            kept &= (mean_s if share is None else found.first.quantile(share)) / self.settings.limits[name] <= 1.0
+        return kept
 
     def decodes(self, rows: IntArray, dp: IntArray, transfer_s: FloatArray) -> BoolArray:
         """Whether so many replicas keep the limits on the time per token and bear the load, with caches that come so late."""
@@ -121,10 +112,10 @@ class PoolsAtRate:
         )
         found = decoded_at_rate(at, self.stream(dp), tokens)
         mean_s = (transfer_s + found.seconds) / tokens
-        times = {
-            name: mean_s if share is None else found.token_s(share) for name, share in self.limited("tpot").items()
-        }
-        return self.bears(at.decodes_per_s) & self.within(times, self.decoders.sharing[rows] > 1)
+        kept = self.bears(at.decodes_per_s)
+        for name, share in self.limited("tpot").items():
+            kept &= (mean_s if share is None else found.token_s(share)) / self.settings.limits[name] <= 1.0
+        return kept
 
     def stream(self, ways: IntArray) -> Stream:
         """Requests of one of so many workers among which they are split."""
@@ -137,11 +128,9 @@ class PoolsAtRate:
             output_variation=work.output_variation,
         )
 
-    def least_readers(self, low: IntArray, most: IntArray, *, is_shared: bool) -> IntArray:
-        """The fewest units of every kind of prefill workers, at least so many, for replicas that share experts or not."""
-        low = np.maximum(low, self._bearing(self.reading.reads_per_s))
-        whether = np.full(len(most), is_shared)
-        return least_that(lambda rows, units: self.reads(rows, units, whether[rows]), low, most)
+    def least_readers(self, low: IntArray, most: IntArray) -> IntArray:
+        """The fewest units of every kind of prefill workers, at least so many."""
+        return least_that(self.reads, np.maximum(low, self._bearing(self.reading.reads_per_s)), most)
 
     def least_decoders(self, rows: IntArray, low: IntArray, most: IntArray, transfer_s: FloatArray) -> IntArray:
         """The fewest units of replicas of some kinds, at least so many, with caches that come so late."""
@@ -216,7 +205,7 @@ def fewest_workers(model: ServingModel, plan: ServingPlan, settings: ServingSett
     pools = PoolsAtRate.of(model, settings, batch.prefill_pool(batch.prefill_batch), batch)
     row, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     highest = batch.prefill_dp // pools.readers.sharing, batch.dp // batch.sharing
-    read = pools.least_readers(one, highest[0], is_shared=bool(batch.sharing[0] > 1))
+    read = pools.least_readers(one, highest[0])
     decode = pools.least_decoders(row, one, highest[1], np.zeros(1))
     found = pools.least_pairs(row, row, read, decode, highest)
     return found.plan(0) if len(found) else plan

@@ -59,10 +59,6 @@ class ServingSettings:
         A name of costmodel.objectives.SERVING_OBJECTIVES.
     limits : mapping
         Time (``ttft_s``, ``tpot_p90_s``: a column of ServingCosts) -> the most that it may be, above 0.
-    medians : mapping
-        Time -> what predicted ones are multiplied by to be compared with the limits, 1 where it is not named: of
-        plans whose replicas have experts of their own, and of those whose replicas share them. With the medians of measured over predicted
-        times, plans that are found keep each limit more likely than not.
     keeps_all : function of ServingBatch, optional
         Whether plans that keep each limit keep all of them more likely than not, (n,); only such plans are found.
     degrees : mapping
@@ -85,7 +81,6 @@ class ServingSettings:
     capacity_bytes: float
     objective: str = "throughput"
     limits: Mapping[str, float] = field(default_factory=dict)
-    medians: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     keeps_all: Callable[[ServingBatch], BoolArray] | None = None
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     most_load: float = _ANY
@@ -529,8 +524,7 @@ def excess(plans: ServingBatch, times: Mapping[str, FloatArray], settings: Servi
     """
     found = np.zeros(len(plans))
     for name, limit in settings.limits.items():
-        own, shared = settings.medians.get(name, (1.0, 1.0))
-        found = np.maximum(found, times[name] / limit * np.where(plans.sharing > 1, shared, own))
+        found = np.maximum(found, times[name] / limit)
     if settings.most_load == _ANY:
         return found
     load = times["requests_per_s"] / times["most_requests_per_s"]

@@ -33,7 +33,6 @@ from planner.uncertainty.bars import (
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
-    from planner.core.request import Request
     from planner.question.resolve import Resolved
 
 
@@ -58,24 +57,14 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
-# Of the time to the first token behind a queue, whatever the network: under an engine whose runs are known, and under another or none.
-_BEHIND_QUEUE, _BEHIND_ANOTHER = "serving-first-token", "serving-first-token-other"
+# Of the time to the first token behind a queue, whatever the network.
+_BEHIND_QUEUE = "serving-first-token"
 
 
-def _kind_of(request: Request, workload: ServingWorkload, quantity: str, *, sharing: bool, places: int = 2) -> str:
+def _kind_of(workload: ServingWorkload, quantity: str, *, sharing: bool, places: int = 2) -> str:
     """Kind of the error model of a time; one request alone waits for nobody."""
     has_queue = quantity == "ttft_s" and workload.load != "backlog" and places > 1
-    if not has_queue:
-        return serving_kind(workload.graph, sharing=sharing)
-    seen = serving_knowledge(request, _BEHIND_QUEUE, names=()).model.frameworks
-    return _BEHIND_QUEUE if not seen or workload.framework.name in seen else _BEHIND_ANOTHER
-
-
-def medians(request: Request, workload: ServingWorkload, quantity: str) -> tuple[float, float]:
-    """Median of measured over predicted times, of plans whose replicas have experts of their own and of those that share them."""
-    kinds = (_kind_of(request, workload, quantity, sharing=sharing) for sharing in (False, True))
-    own, shared = (serving_knowledge(request, kind, names=()).model.median for kind in kinds)
-    return own, shared
+    return _BEHIND_QUEUE if has_queue else serving_kind(workload.graph, sharing=sharing)
 
 
 def serving_bars(
@@ -94,9 +83,6 @@ def serving_bars(
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
     of_objective = found[_OF_OBJECTIVE.get(objective, "token_s")]
     weight = np.array([plan.score for plan in plans]) / of_objective.step_time_s
-    if len(set(kinds)) > 1:  # kinds are wrong on one side by different amounts
-        low, high = _ends(of_objective, kinds, known)
-        weight = weight * np.sqrt(low * high) / of_objective.step_time_s
     ends = {name: _ends(candidates, kinds_of[name], known) for name, candidates in found.items()}
     barred = _with_intervals(plans, ends)
     if limits:
@@ -125,9 +111,7 @@ def _knowledge(
     cases = 2 * (batch.sharing > 1) + (batch.max_batch > 1)
     kinds_of = {}
     for name in QUANTITIES:
-        of_case = [
-            _kind_of(resolved.request, model.workload, name, sharing=case > 1, places=1 + case % 2) for case in range(4)
-        ]
+        of_case = [_kind_of(model.workload, name, sharing=case > 1, places=1 + case % 2) for case in range(4)]
         kinds_of[name] = [of_case[case] for case in cases.tolist()]
     names = [name for name in SERVING_CONSTANTS if name in named]
     known = {
@@ -140,8 +124,8 @@ def _knowledge(
 def keep_limits(resolved: Resolved, model: ServingModel, batch: ServingBatch, limits: Mapping[str, float]) -> BoolArray:
     """Whether plans keep all limits together more likely than not, (n,); at least one plan.
 
-    Most that do not are found without what the constants do to them: these only make intervals wider, and limits above the medians are kept
-    less often then. That holds where errors agree in nothing.
+    Most that do not are found without what the constants do to them: these only make intervals wider, and limits above the predictions are
+    kept less often then. That holds where errors agree in nothing.
     """
     kinds_of, known = _knowledge(resolved, model, batch, 1)
     alike = np.array([_are_alike(kinds_of, n, limits) for n in range(len(batch))])
@@ -190,10 +174,9 @@ def _chances(
     first, *_, last = [*means.values()] * 2
     above = []
     for name, mean in means.items():
-        median = np.array([known[kind].model.median for kind in kinds_of[mean]])
         predicted = found[mean].step_time_s
         # A percentile is as far off as the mean.
-        above.append(deviates(median * predicted, *ends[mean], limits[name] * predicted / times[name]))
+        above.append(deviates(predicted, *ends[mean], limits[name] * predicted / times[name]))
     # Errors of first tokens behind a queue and of the others agree in nothing: -0.24 of 858 deployments (benchmarks/first_tokens.py).
     alike = np.array([_are_alike(kinds_of, n, limits) for n in range(len(above[0]))])
     agree = np.zeros(len(alike))

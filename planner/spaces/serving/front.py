@@ -26,7 +26,7 @@ def speed_front(space: ServingPlanSpace, progress: Progress) -> list[RankedPlan]
     """
     if space.at_rate or not space.model.workload.later_tokens:
         return []
-    settings = dataclasses.replace(space.settings(), top=1, medians={}, objective="tokens_per_s_per_gpu")
+    settings = dataclasses.replace(space.settings(), top=1, objective="tokens_per_s_per_gpu")
     ends = []
     for objective in ("tpot", settings.objective):
         progress("the ends of the Pareto front", 0.0)

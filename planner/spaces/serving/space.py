@@ -329,14 +329,6 @@ class ServingPlanSpace(PlanSpace):
         """Limits that were given."""
         return self.load.limits
 
-    @functools.cached_property
-    def medians(self) -> dict[str, tuple[float, float]]:
-        """What measured times are over predicted ones in the median, at least 1: `strategies.serving.search.ServingSettings`."""
-        from planner.spaces.serving.bars import medians
-
-        found = {name: medians(self.request, self.model.workload, mean_of(name)) for name in self.limits}
-        return {name: (max(own, 1.0), max(shared, 1.0)) for name, (own, shared) in found.items()}
-
     @property
     def at_rate(self) -> bool:
         """Whether requests come at a rate, however fast they are answered."""
@@ -399,7 +391,6 @@ class ServingPlanSpace(PlanSpace):
             limits=self.limits,
             most_load=self.model.assumptions.most_load if self.at_rate else float("inf"),
             concurrency=request.concurrency,
-            medians=self.medians,
             keeps_all=self._keeps_all if len(self.limits) > 1 else None,
             degrees=degrees,
             disaggregate=self.disaggregate,
@@ -459,10 +450,10 @@ class ServingPlanSpace(PlanSpace):
 
     def _searched(self, settings: ServingSettings, progress: Progress | None) -> BothOutcome:
         outcome = search_both(self.model, settings, progress)
-        if outcome.candidates or outcome.interrupted or outcome.out_of_time or not self.limits:
+        if outcome.candidates or outcome.interrupted or outcome.out_of_time or not settings.keeps_all:
             return outcome
-        # None keeps the limits more likely than not: those that are predicted to.
-        return search_both(self.model, dataclasses.replace(settings, medians={}, keeps_all=None), progress)
+        # None keeps them all more likely than not: those that are predicted to.
+        return search_both(self.model, dataclasses.replace(settings, keeps_all=None), progress)
 
     def _keeps_all(self, plans: ServingBatch) -> BoolArray:
         """Whether plans keep all limits together more likely than not."""
@@ -526,7 +517,7 @@ class ServingPlanSpace(PlanSpace):
         best, assumed = answer.plans[0], self.model.assumptions
         if SERVING_OBJECTIVES[self.objective].figure == "output_tokens_per_s" and not self.limits:
             notes.append(Note("no_limits"))
-        if self._rather_missed(best) or _misses_one(best):
+        if _misses_one(best):
             notes.append(Note("limits_unlikely"))
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
@@ -536,12 +527,8 @@ class ServingPlanSpace(PlanSpace):
         notes += self._found_by(best.plan)
         if best.plan.max_batch >= MOST_BATCH and "max_batch" not in self.degrees:
             notes.append(Note("most_sequences", max_batch=MOST_BATCH))
-        answer = dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
+        answer = dataclasses.replace(answer, notes=(*answer.notes, *notes))
         return self._with_surer(answer, found)
-
-    def _median(self, ranked: RankedPlan, name: str) -> float:
-        """What half of the measurements of a time are at most."""
-        return float(ranked[name]) * self.medians[name][ranked.plan.ep * ranked.plan.etp > ranked.plan.tp]
 
     def _found_by(self, plan: ServingPlan) -> list[Note]:
         """What the caches of a plan find of the prompts of a file, of which a cache without limits is assumed."""
@@ -562,20 +549,12 @@ class ServingPlanSpace(PlanSpace):
         prompt, output = workload.prompt_tokens, workload.output_tokens
         return [Note("beyond_context", prompt=prompt, output=output, context=model.context, network=model.name)]
 
-    def _rather_missed(self, ranked: RankedPlan) -> list[Note]:
-        """Limits that a plan keeps as predicted, and misses more likely than not."""
-        return [
-            Note("rather_misses_limit", figure=limited(name), value_s=ranked[name], limit_s=limit)
-            for name, limit in self.limits.items()
-            if ranked[name] <= limit < self._median(ranked, name)
-        ]
-
     def _with_surer(self, answer: Answer, found: Found) -> Answer:
         """The answer with limits that ask for a plan that keeps each with a chance of 90 %, and that plan where it is quickly found."""
         best = answer.plans[0]
         ends = {name: _high(best, name) for name in self.limits}
         asked = {
-            name: _rounded_down(limit * self._median(best, name) / ends[name])
+            name: _rounded_down(limit * best[name] / ends[name])
             for name, limit in self.limits.items()
             if ends[name] > limit
         }
@@ -911,10 +890,9 @@ class ServingPlanSpace(PlanSpace):
         return [
             *self._beyond_context(),
             *self.does_not_fit(ranked, max_batch=batch, more=more),
-            *(broken := [*missed_limits(self.limits, ranked), *self._rather_missed(ranked)]),
+            *(broken := missed_limits(self.limits, ranked)),
             *([] if broken else _misses_one(ranked)),
             *self._found_by(ranked.plan),
-            *_outside_interval([ranked]),
         ]
 
     def plan_entry(self, plan: ServingPlan) -> Mapping[str, Any]:
@@ -1004,17 +982,6 @@ def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]
         for name, limit in limits.items()
         if ranked[name] > limit
     ]
-
-
-def _outside_interval(plans: Sequence[RankedPlan]) -> list[Note]:
-    """Which predictions lie outside their own intervals, and why that is no mistake."""
-    outside = [
-        p
-        for p in plans
-        if p["output_tokens_per_s_high"] is not None and p["output_tokens_per_s"] > p["output_tokens_per_s_high"]
-    ]
-    names = ["this plan"] if len(plans) == 1 else [f"plan {plan.rank}" for plan in outside]
-    return [Note("outside_interval", plans=names)] if outside else []
 
 
 def _check_options(request: Request) -> None:

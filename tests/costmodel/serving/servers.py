@@ -23,6 +23,7 @@ NO_OVERHEAD = ServingAssumptions(
     memory_utilisation=1.0,
     page_tokens=1.0,
     expert_spread=0.0,
+    node_gathers_time=1.0,
 )
 
 

@@ -101,7 +101,6 @@ def rate_case(seed: int) -> tuple[ServingModel, ServingSettings, ServingBatch]:
         max_workers=min(settings.max_workers, rng.choice((3, 4, 5))),
         objective=rng.choice(["tokens_per_s_per_gpu"] * 3 + ["latency", "ttft"]),
         limits={},
-        medians={},
         most_load=rng.choice([0.6, 0.8, 1.0]),
         degrees={"max_batch": Bounds(low=1, high=MOST)},
         disaggregate="yes",
@@ -150,7 +149,7 @@ def test_rates_of_a_plan_with_two_pools() -> None:
     """The largest rate is where a limit is reached, and at a lower one fewer workers of both pools do, of which none is too many."""
     model, settings = case(3)
     plan = ServingPlan(dp=6, max_batch=MOST, prefill_dp=5)
-    settings = replace(settings, max_workers=11, limits={}, medians={}, most_load=0.8)
+    settings = replace(settings, max_workers=11, limits={}, most_load=0.8)
     calm = with_rate(model, 1e-6).evaluate(ServingBatch.from_plans([plan]))
     settings = replace(settings, limits={"ttft_p90_s": 1.5 * float(calm.ttft_p90_s[0])})
     rate = largest_rate(model, plan, settings)

@@ -131,15 +131,11 @@ def test_mixtures_are_a_kind_of_their_own() -> None:
     assert serving_kind(load_model("mixtral-8x7b").graph, sharing=True) == "serving-shared-experts"
     assert serving_kind(load_model("llama3-8b").graph, sharing=True) == "serving"
     model = served("mixtral-8x7b")
-    middles = []
-    for kind in ("serving", "serving-experts", "serving-shared-experts"):
+    for kind in ("serving", "serving-experts", "serving-shared-experts", "serving-first-token"):
         knowledge = known(kind)
         candidates = serving_candidates(model, PLANS[:2], knowledge)["token_s"]
         low, high = intervals(candidates, knowledge.model)
-        middles.append(np.log(low * high / candidates.step_time_s**2) / 2)
-    # Dense networks take 5 % longer than predicted and mixtures 8 %, those whose replicas share experts much longer.
-    assert [float(middle[0]) for middle in middles[:2]] == pytest.approx([0.048, 0.074], abs=0.01)
-    assert np.all(middles[2] > 0.1)
+        assert low * high == pytest.approx(candidates.step_time_s**2), "the prediction is the centre"
 
 
 Ask = Callable[..., str]
@@ -170,31 +166,6 @@ def test_an_answer_has_intervals_chances_and_their_basis(answer: Ask) -> None:
         assert ratio == pytest.approx(plan["step_time_high_s"] / plan["step_time_s"], rel=0.2)
 
 
-def test_first_tokens_of_an_engine_without_known_runs_are_less_sure(answer: Ask) -> None:
-    """As much longer as it may be under one engine whose runs are known, it may be under another; the basis says which it is."""
-    width, words = {}, {}
-    for engine in ("vllm", "none"):
-        command = [
-            "estimate",
-            "llama3-8b",
-            "--mode",
-            "inference",
-            "--gpus",
-            "1",
-            "--max-batch",
-            "8",
-            "--framework",
-            engine,
-        ]
-        found = dict(json.loads(answer(*command, "--json")))
-        plan = found["plans"][0]
-        width[engine] = math.log(plan["ttft_high_s"] / plan["ttft_low_s"])
-        words[engine] = found["error_bars"]["basis"].split("; of first tokens, ")[1]
-    assert width["none"] > 1.05 * width["vllm"]
-    assert "under sglang, tensorrt-llm, vllm" in words["vllm"]
-    assert "other engines (sglang, tensorrt-llm, vllm)" in words["none"]
-
-
 def test_one_plan_has_intervals_and_no_chance(answer: Ask) -> None:
     command = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-batch", "8"]
     document = json.loads(answer(*command, "--json"))
@@ -214,12 +185,10 @@ def test_an_answer_of_one_token_has_no_time_per_token(answer: Ask) -> None:
 
 
 def test_the_chance_of_a_limit_is_that_of_the_interval(answer: Ask) -> None:
-    """By hand: normal logarithms, half of them below 1.0507 times the prediction, a tenth above the upper end."""
+    """By hand: normal logarithms, half of them below the prediction, a tenth above the upper end."""
     plans = asked(answer, "--max-tpot", "12ms")["plans"]
     for plan in plans:
-        median = 1.0507 * plan["tpot_s"]  # exp(0.0766 (3.355 - 2.064) / 2) of the calibration
-        end = plan["step_time_high_s" if median < 0.012 else "step_time_low_s"]
-        standard = math.log(0.012 / median) / abs(math.log(end / median)) * 1.28155
+        standard = math.log(0.012 / plan["tpot_s"]) / math.log(plan["step_time_high_s"] / plan["tpot_s"]) * 1.28155
         assert plan["limits_probability"] == pytest.approx(0.5 * math.erfc(-standard / math.sqrt(2.0)), abs=2e-4)
     # Every one keeps the limit more likely than not, and none of them by much: they fill their batches.
     assert all(0.5 <= plan["limits_probability"] < 0.6 for plan in plans)
@@ -298,7 +267,7 @@ def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
     degrees = {"max_batch": Bounds(values=(8, 64, 100, 128)), "prefill_chunk": Bounds(values=(0, 512))}
     settings = replace(space.settings(), degrees=degrees, top=10_000)
     found = [candidate.plan for candidate in search_serving(space.model, settings).candidates]
-    loose = replace(settings, medians={}, limits={"tpot_s": 10.0}, keeps_all=None)
+    loose = replace(settings, limits={"tpot_s": 10.0}, keeps_all=None)
     outline = outlines(space.shape, 1024, loose)
     batches = [np.array([b for b in (8, 64, 100, 128) if b >= least]) for least in outline.prefill_batch]
     every = plans_of(outline, np.arange(len(outline)), batches)
@@ -306,7 +275,10 @@ def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
     barred, _ = space.error_bars(space.rank([every.plan(n) for n in range(len(every))]))
     predicted = [plan for plan in barred if plan["tpot_s"] <= limit and plan["ttft_s"] <= (first or np.inf)]
     keep = [plan for plan in predicted if plan["limits_probability"] >= 0.5]
-    assert 0 < len(keep) < len(predicted)
+    assert 0 < len(keep) <= len(predicted)
+    assert (len(keep) < len(predicted)) == (first is not None), (
+        "one limit alone is kept more likely than not by all predicted to"
+    )
     if first is not None and load == "traffic":  # some plans keep either limit, and not both
         each = search_serving(space.model, replace(settings, keeps_all=None)).candidates
         assert [candidate.plan for candidate in each] != found
@@ -317,16 +289,14 @@ def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
 
 
 def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer: Ask) -> None:
-    least = asked(answer, "--objective", "tpot")["plans"][0]["tpot_s"]
-    found = asked(answer, "--max-tpot", f"{1.004e3 * least}ms")
+    least = asked(answer, "--objective", "tpot")["plans"][0]
+    limits = [f"--max-{time}={1.004e3 * least[f'{time}_s']}ms" for time in ("ttft", "tpot")]
+    found = asked(answer, *limits)
     assert found["note_codes"][-1]["code"] == "limits_unlikely"
-    plan = found["plans"][0]
-    assert 0.35 < plan["limits_probability"] < 0.5  # half of the runs take 1.05 times as long as predicted
-    alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", "--max-tpot", f"{1.004e3 * least}ms")
-    assert "misses it more likely than not" in " ".join(alone.split())
-    assert "no plan keeps 90 % (--max-tpot " in " ".join(
-        answer(*QUESTION, "--max-tpot", f"{1.004e3 * least}ms").split()
-    )
+    assert 0.25 <= found["plans"][0]["limits_probability"] < 0.5  # half of the runs keep either limit
+    alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", *limits)
+    assert "keeps each limit more likely than not, but both with" in " ".join(alone.split())
+    assert "no plan keeps 90 % each" in " ".join(answer(*QUESTION, *limits).split())
 
 
 @pytest.mark.e2e
