@@ -96,6 +96,12 @@ class Drafter:
             extent=int(np.gcd.reduce(np.array([*shape.heads, *shape.widths], dtype=np.int64))),
         )
 
+    def beside_reader(self, timer: ModuleTimer) -> Drafter:
+        """The same on workers that only read prompts, whose network has this timer."""
+        if self.joining is None:
+            timer = replace(self.timer, workload=replace(self.timer.workload, output_tokens=1))
+        return replace(self, timer=timer)
+
     def _split(self, keys: PassKeys) -> PassKeys:
         """The same passes, split as the drafter is."""
         if not self.extent:

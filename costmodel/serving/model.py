@@ -768,7 +768,7 @@ def _memory(
     """Items of the fullest stage, and which it is."""
     modules = layouts.rank_modules
     chunk, _ = _chunk(model, batch)
-    decoded = batch.group_batch * (batch.draft_tokens + 1)
+    decoded = batch.group_batch * (batch.draft_tokens + 1) * (model.workload.later_tokens > 0)
     beside = np.where(_is_mixed(model, batch), decoded, 0)
     # Replicas whose prompts others read have none in their passes.
     prompts = np.where(batch.is_apart, 0, batch.prefill_batch)

@@ -206,7 +206,7 @@ class ServingBatch(PlanBatch[ServingPlan]):
         """The workers that read prompts, as plans of their own that hold so many prompts each."""
         own = {name.removeprefix("prefill_"): getattr(self, name) for name in POOL_SETTINGS}
         neutral = {name: np.full(len(self), self.settings()[name].default) for name in POOL_SETTINGS}
-        return replace(self, **own, **neutral, draft_tokens=0 * self.tp, max_batch=held)
+        return replace(self, **own, **neutral, max_batch=held)
 
     @property
     def groups(self) -> IntArray:
@@ -390,6 +390,15 @@ POOL_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="pool-drafts",
+        fields=("draft_tokens", "prefill_dp", "prefill_pp"),
+        doc="workers that read prompts for a drafter, too, have one stage",
+        test=lambda s, c: (c["draft_tokens"] == 0) | (c["prefill_dp"] == 0) | (c["prefill_pp"] == 1),  # noqa: ARG005
+        message=lambda s, v: (  # noqa: ARG005
+            f"draft tokens {v['draft_tokens']} with prefill pp {v['prefill_pp']}: the drafter reads prompts in one stage (prefill pp 1)"
+        ),
+    ),
+    Rule(
         name="pool-encoder",
         fields=("prefill_dp",),
         doc="a network with an encoder reads prompts where it writes",
@@ -403,7 +412,8 @@ def _broken(shape: NetworkShape, batch: ServingBatch) -> list[tuple[str, Rule, B
     """Every rule, with a word for the workers that it is about, and where it is broken."""
     one = np.ones(len(batch), dtype=np.int64)
     columns = {**batch.columns(), "vpp": one}
-    pool = {**batch.prefill_pool(batch.prefill_batch).columns(), "vpp": one}
+    # Whether they draft is a rule of both pools.
+    pool = {**batch.prefill_pool(batch.prefill_batch).columns(), "vpp": one, "draft_tokens": 0 * one}
     return [
         *(("", rule, np.asarray(~np.asarray(rule.test(shape, columns)))) for rule in (*SERVING_RULES, *POOL_RULES)),
         *((_READERS, rule, ~np.asarray(rule.test(shape, pool)) & batch.is_apart) for rule in SERVING_RULES),

@@ -51,10 +51,12 @@ _PARTS = ("compute_s", "tp_s", "ep_s", "pp_s", "host_s")
 
 def reader_of(model: ServingModel) -> ServingModel:
     """The cost model of the workers that read prompts: their devices, and no cache for answers."""
-    workload = replace(model.workload, output_tokens=1, drafting=None)
-    if model.prefill_cluster is None:
-        return replace(model, workload=workload, timer=replace(model.timer, workload=workload), drafter=None)
-    return model.built_for(workload, model.prefill_cluster)
+    workload = replace(model.workload, output_tokens=1)
+    if model.prefill_cluster is not None:
+        return model.built_for(workload, model.prefill_cluster)
+    timer = replace(model.timer, workload=workload)
+    drafter = model.drafter and model.drafter.beside_reader(timer)
+    return replace(model, workload=workload, timer=timer, drafter=drafter)
 
 
 def held_prompts(batch: ServingBatch) -> IntArray:
@@ -100,8 +102,12 @@ class Prefills(StructOfArrays):
         reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
         chunk, pieces = reader.chunks(pool)
         one = np.ones_like(chunk)
+        # A drafter reads the prompt, too, so that replicas get its cache.
+        queries = one if reader.drafter is None else pool.draft_tokens + 1
         kinds = tuple(
-            PassKeys(tp=pool.tp, ep=pool.ep, etp=pool.etp, prompts=prompts, chunk=chunk, decodes=0 * one, queries=one)
+            PassKeys(
+                tp=pool.tp, ep=pool.ep, etp=pool.etp, prompts=prompts, chunk=chunk, decodes=0 * one, queries=queries
+            )
             for prompts in (one, pool.prefill_batch)
         )
         first, full = reader.passes(pool, kinds)
@@ -215,8 +221,8 @@ class Transfers(StructOfArrays):
 def transfers(model: ServingModel, batch: ServingBatch) -> Transfers:
     """What it takes to hand over the cache of a prompt; answers of one token need none."""
     reader, pool = reader_of(model), batch.prefill_pool(batch.prefill_batch)
-    kept, alone = (_cache_bytes(reader, tp) for tp in (batch.tp, np.ones_like(batch.tp)))
-    there = _cache_bytes(reader, pool.tp)
+    drafts = np.minimum(batch.draft_tokens, 1)
+    kept, alone, there = (_cache_bytes(reader, tp, drafts) for tp in (batch.tp, np.ones_like(batch.tp), pool.tp))
     layouts = reader.layouts_of(batch)
     received = np.max(np.where(layouts.rank_first >= 0, weigh(layouts.rank_modules, kept), 0.0), axis=1)
     counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
@@ -238,11 +244,12 @@ def transfers(model: ServingModel, batch: ServingBatch) -> Transfers:
     )
 
 
-def _cache_bytes(model: ServingModel, tp: IntArray) -> FloatArray:
-    """Cache of a prompt that a rank keeps of every kind of module, (n, K)."""
+def _cache_bytes(model: ServingModel, tp: IntArray, drafts: IntArray) -> FloatArray:
+    """Cache of a prompt that a rank keeps of every kind of module, (n, K); beside the head that of a drafter, where there is one."""
     one = np.ones_like(tp)
     keys = PassKeys(tp=tp, ep=tp, etp=one, prompts=0 * one, chunk=0 * one, decodes=one, queries=one)
-    return model.timer.sizes(keys).cache_bytes
+    sizes = model.timer.sizes(keys)
+    return (sizes if model.drafter is None else model.drafter.kept_with(sizes, keys, drafts)).cache_bytes
 
 
 # -- both together ------------------------------------------------------------------------------------------------------

@@ -296,10 +296,12 @@ def _search_fewest(
     are_fixed = "prefill_dp" in settings.degrees, "dp" in settings.degrees
     readers, decoders = _readers(model, settings, every_number=are_fixed[0]), _decoders(model, settings)
     numbers = batches_of(1, 1, settings)
-    outcome.space_size += len(readers.gpus) * len(decoders.dp)
+    alike, before = _draft_alike(readers.plans, decoders.plans), outcome.space_size
+    outcome.space_size += int(np.sum(alike))
     places = _places(decoders, numbers) if len(decoders.dp) else decoders.dp
     some, others = np.flatnonzero(readers.fits), np.flatnonzero(places > 0)
-    outcome.searched["do not fit"] += len(readers.gpus) * len(decoders.dp) - len(some) * len(others)
+    alike = alike[np.ix_(some, others)]
+    outcome.searched["do not fit"] += outcome.space_size - before - int(np.sum(alike))
     if not len(some) or not len(others):
         return
     kinds = readers.plans.take(some), replace(decoders.plans.take(others), max_batch=places[others])
@@ -313,7 +315,7 @@ def _search_fewest(
         np.where(least <= most, devices * least, settings.max_workers)
         for least, most, devices in zip((read, decode), highest, size, strict=True)
     )
-    least = (of_reader[:, None] + of_decoder).reshape(-1)
+    least = np.where(alike, of_reader[:, None] + of_decoder, settings.max_workers + 1).reshape(-1)
     pairs = np.flatnonzero(least <= settings.max_workers)
     least, (reader, decoder) = least[pairs], np.divmod(pairs, len(others))
     figures = {"output_tokens_per_s": np.full(len(least), pools.arrivals.rate_per_s * model.workload.output_tokens)}
@@ -342,7 +344,7 @@ def _search_fewest(
     seen = outcome.searched["enumerated"] + outcome.searched["do not fit"]
     outcome.searched["bounded away"] = outcome.space_size - seen
     if not best.plans:
-        _add_nearest(model, settings, best, pools)
+        _add_nearest(model, settings, best, pools, alike)
 
 
 def lowest(values: NDArray[Any], count: int) -> IntArray:
@@ -356,11 +358,14 @@ def lowest(values: NDArray[Any], count: int) -> IntArray:
     return np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
 
 
-def _add_nearest(model: ServingModel, settings: ServingSettings, best: _BestPairs, pools: PoolsAtRate) -> None:
+def _add_nearest(
+    model: ServingModel, settings: ServingSettings, best: _BestPairs, pools: PoolsAtRate, alike: BoolArray
+) -> None:
     """Look at pairs that share all devices by what their pools take for a request, for the nearest miss."""
     size = pools.units
     each = size[0] / pools.reading.reads_per_s, size[1] / pools.decoding.decodes_per_s / pools.decoders.sharing
-    both = np.where(size[0][:, None] + size[1] <= settings.max_workers, each[0][:, None] + each[1], np.inf).reshape(-1)
+    can = alike & (size[0][:, None] + size[1] <= settings.max_workers)
+    both = np.where(can, each[0][:, None] + each[1], np.inf).reshape(-1)
     rows = lowest(both, _NEAREST)
     rows = rows[np.argsort(both[rows], kind="stable")][:_NEAREST]
     reader, decoder = np.divmod(rows[np.isfinite(both[rows])], len(size[1]))
@@ -393,7 +398,12 @@ def _reader_plans(
     if not found:
         return plans
     can = (shape.pools == "any") | ((shape.pools == "one_stage") & (plans.pp == 1))
-    return plans.take(np.flatnonzero(is_legal(shape, plans) & can))
+    plans = plans.take(np.flatnonzero(is_legal(shape, plans) & can))
+    # They read for the drafter of the replicas, too.
+    drafts, count = np.array(drafts_of(settings), dtype=np.int64), len(plans)
+    plans = plans.take(np.repeat(np.arange(count), len(drafts)))
+    plans = replace(plans, draft_tokens=np.tile(drafts, count))
+    return plans.take(np.flatnonzero((plans.draft_tokens == 0) | (plans.pp == 1)))
 
 
 def _readers(model: ServingModel, settings: ServingSettings, *, every_number: bool = True) -> _Readers:
@@ -494,8 +504,13 @@ def _pairs(readers: _Readers, decoders: _Decoders, settings: ServingSettings) ->
     dp = np.where(decoders.dp > 0, decoders.dp, left // size // plans.sharing * plans.sharing)
     if settings.concurrency is not None:  # no more replicas than requests
         dp = np.minimum(dp, settings.concurrency // plans.sharing * plans.sharing)
-    reader, decoder = np.nonzero((dp > 0) & (dp * size <= left))
+    reader, decoder = np.nonzero((dp > 0) & (dp * size <= left) & _draft_alike(readers.plans, plans))
     return reader, decoder, dp[reader, decoder]
+
+
+def _draft_alike(readers: ServingBatch, decoders: ServingBatch) -> BoolArray:
+    """Which pairs of pools draft as many tokens, (r, d)."""
+    return np.asarray(readers.draft_tokens[:, None] == decoders.draft_tokens)
 
 
 def _least_score(

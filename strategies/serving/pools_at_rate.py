@@ -58,7 +58,8 @@ class PoolsAtRate:
     ) -> PoolsAtRate:
         """With their passes timed."""
         any_one = ServingBatch.from_plans([ServingPlan(prefill_dp=1)])
-        lone = joined(readers, any_one.take(np.zeros(len(readers), dtype=np.int64)), prefill_dp=readers.sharing)
+        one = any_one.take(np.zeros(len(readers), dtype=np.int64))
+        lone = joined(readers, one, prefill_dp=readers.sharing, draft_tokens=readers.draft_tokens)
         alone = joined(any_one.take(np.zeros(len(decoders), dtype=np.int64)), decoders, dp=np.ones_like(decoders.dp))
         return cls(
             model=model,

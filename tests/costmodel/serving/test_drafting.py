@@ -12,6 +12,7 @@ import pytest
 from costmodel.serving.drafting import joining_matrix
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.pools import prefill_memory, transfers
 from costmodel.serving.workload import Arrivals, Drafting, ServingError
 from planner.importers.networks import load_model
 from tests.costmodel.serving.servers import NO_OVERHEAD, P, costs_of, large, model
@@ -198,3 +199,34 @@ def test_percentiles_are_those_of_random_passes(drafted: int, acceptance: float,
     for share in (50, 90, 99):
         assert float(getattr(costs, f"tpot_p{share}_s")[0]) == pytest.approx(np.percentile(times, share), rel=0.02)
     assert costs.tpot_p99_s[0] > costs.tpot_p50_s[0]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_workers_that_read_prompts_read_them_for_the_drafter(tp: int) -> None:
+    """By the same models: a prompt takes the pass of the network and that of the drafter, both are held, and both caches are sent."""
+    target, small = model(large()), model(large(**DRAFTS))
+    found = drafting(target, 0.8, "network", **DRAFTS)
+    plan = P(tp=tp, prefill_tp=tp, prefill_dp=1, max_batch=1)
+    plain, alone, both = costs_of(target, plan), costs_of(small, plan), costs_of(found, replace(plan, draft_tokens=1))
+    assert both.prefill_compute_s[0] == pytest.approx(plain.prefill_compute_s[0] + alone.prefill_compute_s[0], rel=1e-9)
+    assert costs_of(found, plan).ttft_s[0] == plain.ttft_s[0]  # where nothing is drafted
+
+    def pool(server: ServingModel, drafted: int) -> tuple[float, float, float]:
+        batch = ServingBatch.from_plans([replace(plan, draft_tokens=drafted)])
+        items, _ = prefill_memory(server, batch)
+        return float(items["weight_bytes"][0]), float(items["kv_bytes"][0]), float(transfers(server, batch).seconds[0])
+
+    weights, caches, sent = np.array([pool(found, 1), pool(target, 0), pool(small, 0)]).T
+    assert weights[0] == pytest.approx(weights[1] + weights[2])
+    assert caches[0] == pytest.approx(caches[1] + caches[2])
+    assert sent[1] < sent[0] <= sent[1] + sent[2]
+
+
+def test_workers_that_read_for_a_drafter_have_one_stage() -> None:
+    from costmodel.serving.plan import broken_serving_rules
+
+    words = "; ".join(
+        broken_serving_rules(model(large()).shape, P(prefill_dp=1, prefill_pp=2, max_batch=4, draft_tokens=1))
+    )
+    assert "the drafter reads prompts in one stage (prefill pp 1)" in words
+    assert not broken_serving_rules(model(large()).shape, P(prefill_dp=1, prefill_pp=2, max_batch=4))
