@@ -30,10 +30,10 @@ D/M/n and their use to give approximate waiting times in more general queues, J.
 the server's time: of prompts, which all places wait for, and of answers. Both are taken for one S, and their ratio to what the chain p(n)
 says for that S multiplies the wait that it says for S(n).
 
-*What the prompt waits for.* First the pass under way, half of the one that a request finds. It finds nothing with chance p(0) / z (those
-who come while n = 0 are those who leave while n = 1), else a pass with prompts of t seconds or one without of d: the first if the request
-before it found such a pass, too, and that is not over, or its prompt is being read. With F the distribution of the times a between
-requests, and the rest of a pass uniform,
+*What the prompt waits for.* First the pass under way, half of the one that a request finds, and where there is one, A passes of the mean
+length that are prepared already. It finds nothing with chance p(0) / z (those who come while n = 0 are those who leave while n = 1), else
+a pass with prompts of t seconds or one without of d: the first if the request before it found such a pass, too, and that is not over, or
+its prompt is being read. With F the distribution of the times a between requests, and the rest of a pass uniform,
 
     P(t | t) = E[F(rest of t + m t)]     P(t | d) = E[F(rest of d + m t) - F(rest of d)]     P(t | none) = F(m t)
 
@@ -167,6 +167,8 @@ class Server:
         Replicas that run pass by pass together.
     apart : float
         Share of their prompts that they do not read in the same passes.
+    ahead : float
+        Passes that are prepared beside the one under way, which a request that comes cannot join, A.
     """
 
     places: IntArray
@@ -180,6 +182,7 @@ class Server:
     passes_vary: FloatArray | float = 0.0
     sharing: IntArray | int = 1
     apart: float = 1.0
+    ahead: float = 0.0
 
     def take(self, rows: IntArray) -> Server:
         """Some of the plans."""
@@ -690,9 +693,10 @@ def _served(
     own_s = now.one_s + now.added_s * (own - 1.0)
     prompt_s = server.pieces * own_s + np.maximum(now.after_s, 0.0)
     residual, line, waits = _queue_s(server, stream, now, meets)
-    queue = residual + line
+    ahead_s = _ahead_s(server, now)
+    queue = residual + line + (meets.plain + meets.reading) * ahead_s
     token = (crowd.present / rate - prompt_s) / tokens if tokens else np.zeros_like(rate)
-    ends, varying = _percentiles(server, stream, now, meets, own, crowd, line, waits, token, percentiles)
+    ends, varying = _percentiles(server, stream, now, meets, own, crowd, line, waits, ahead_s, token, percentiles)
     found = {
         **ends,
         "occupied": crowd.present,
@@ -925,6 +929,7 @@ def _percentiles(
     crowd: _Crowd,
     line_s: FloatArray,
     waiting: FloatArray,
+    ahead_s: FloatArray,
     token_s: FloatArray,
     names: Collection[str],
 ) -> tuple[dict[str, FloatArray], tuple[FirstToken, Moments, Moments]]:
@@ -940,7 +945,8 @@ def _percentiles(
 
     share = np.clip(waiting / meets, 1e-9, 1.0)
     each = line_s / meets / share
-    waits = mixed(np.ones_like(meets), power(1), power(2), power(3)) + mixed(share, each, 2.0 * each**2, 6.0 * each**3)
+    waits = mixed(np.ones_like(meets), power(1), power(2), power(3)) + gamma(ahead_s, 0.0)
+    waits = waits + mixed(share, each, 2.0 * each**2, 6.0 * each**3)
     others = server.pieces**2 * now.added_s**2 * (own - 1.0)
     beside = Moments(
         mean=server.pieces * now.added_s * (own - 1.0) / meets,
@@ -977,6 +983,12 @@ def _percentiles(
         lengths = gamma(tokens * token_s, stream.output_variation)
         request = request + replace(lengths, variance=lengths.variance + tokens**2 * token.variance)
     return columns(first.quantile, token, request, names), (first, token, request)
+
+
+def _ahead_s(server: Server, now: Round) -> FloatArray:
+    """What the passes that are prepared while one is under way take; read on their own, prompts have passes between those that decode."""
+    passes = np.where(server.is_beside, 1.0, 1.0 + now.reads)
+    return np.asarray(server.ahead * now.pass_s / passes)
 
 
 def _queue_s(server: Server, stream: Stream, now: Round, meets: _Meets) -> tuple[FloatArray, FloatArray, FloatArray]:

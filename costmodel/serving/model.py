@@ -595,6 +595,7 @@ class Replicas:
             ),
             sharing=batch.sharing,
             apart=1.0 - first.assumptions.prompts_in_step,
+            ahead=first.assumptions.passes_ahead,
         )
         alone = Stream(rate_per_s=np.zeros(len(batch)), prompt_variation=work.prompt_variation)
         return cls(

@@ -297,6 +297,7 @@ def stations_of(model: ServingModel, batch: ServingBatch, timed: _Timed | None =
         tokens=decodes.tokens(decodes.token_s),
         passes=model.decode_passes(batch),
         passes_vary=model.passes_vary(batch),
+        ahead=model.assumptions.passes_ahead,
         load=model.workload.load,
     )
 

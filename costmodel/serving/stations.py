@@ -5,7 +5,7 @@ waits for a prefill worker, is read, hands its cache over and is decoded; the fi
 long each step takes, `solve` what follows:
 
     N = rate (wait + own pass + transfer + decoding)
-    decoding = (D + T) each(b),  b = rate decoding / decode workers,  T = (1 - e^-b') / 2
+    decoding = (D + T) each(b),  b = rate decoding / decode workers,  T = (1/2 + A) (1 - e^-b')
 
 b is the number of sequences that a decode worker really has, below N / workers while others are read. A sequence waits T passes for the
 next one to begin: half a pass if one is under way, which b' others make likely.
@@ -118,6 +118,8 @@ class Stations(StructOfArrays):
         Decoding passes of a request, D.
     passes_vary : array or 0
         Square of the coefficient of variation of these.
+    ahead : array or 0
+        Passes that a decode worker prepares beside the one under way, which a sequence that comes cannot join, A.
     load : str
         `costmodel.serving.workload.ServingWorkload`.
     """
@@ -138,6 +140,7 @@ class Stations(StructOfArrays):
     tokens: TokenTimes
     passes: FloatArray
     passes_vary: FloatArray | float = 0.0
+    ahead: FloatArray | float = 0.0
     load: Load = "traffic"
 
     def pass_s(self, prompts: FloatArray) -> FloatArray:
@@ -178,9 +181,12 @@ class Stations(StructOfArrays):
     def decode_s(self, requests: FloatArray, others: FloatArray) -> FloatArray:
         """From the arrival of a cache to the last token, with so many requests in the decode pool, of which ``others`` are there before."""
         each = self.tokens.at(self.row, np.minimum(requests / self.decoders, self.places))
-        # A sequence joins the next pass, half a pass later on average where one is under way. Those beyond the places wait.
+        # A sequence joins the next pass that is not prepared, half a pass later on average where one is under way. Those beyond the
+        # places wait.
         turns = np.maximum(requests / self.decoders / self.places, 1.0)
-        return np.asarray((self.passes - 0.5 * np.expm1(-others / self.decoders)) * each * turns) * (self.passes > 0)
+        return np.asarray((self.passes - (0.5 + self.ahead) * np.expm1(-others / self.decoders)) * each * turns) * (
+            self.passes > 0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +463,7 @@ def _decoding(at: Stations, stream: Stream) -> OpenLoop:
         decode_passes=at.passes,
         later_tokens=1,
         passes_vary=at.passes_vary,
+        ahead=float(np.max(at.ahead)),
         passes=Passes(
             decode=tokens,
             decode_through=tokens,
