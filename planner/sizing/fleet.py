@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.plan import SERVING_RATES, ServingBatch, ServingPlan
 from planner.core.answer import Answer, RankedPlan
 from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
 from planner.core.request import Request
 from planner.sizing.search import ClusterFacts, charged_gpus
 from strategies.serving.pools_at_rate import fewest_workers
-from strategies.serving.search import binding, fewest_replicas, for_rate, largest_rate, with_rate
+from strategies.serving.search import binding, excess, fewest_replicas, for_rate, largest_rate, with_rate
+from strategies.serving.simplest import lacks, usual_below
 
 if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
     from strategies.limits import Progress
 
-# The chance that is said to be sure.
-_SURE = 0.9
+# The chance that is said to be sure, and chances that differ by no more than this are the same.
+_SURE, _AS_SURE = 0.9, 0.01
 HOURS_PER_MONTH = 730.0
 # Choices of degrees that are looked at with their spare replicas, and those with as many GPUs of which the surest is taken.
 _CANDIDATES, _COMPARED = 1000, 8
@@ -298,15 +299,33 @@ def size_fleet(
 def _smallest(fleet: Fleet) -> Fleet:
     """The fleet of the fewest GPUs that are paid for, with spare replicas and whole nodes: a plan with smaller replicas may need fewer.
 
-    Of several with as many GPUs, the surest to keep the limits.
+    Of several with as many GPUs, the surest to keep the limits; of those that are within one percent of it, the simplest.
     """
     # What needs no more GPUs with its spare replicas has no more without them.
     candidates = fleet.space.searched_up_to(min(fleet.gpus, fleet.facts.most), _CANDIDATES).candidates
     plans = [candidate.plan for candidate in candidates]
     gpus = np.array([charged_gpus(with_spares(plan, fleet.spares).workers, fleet.facts.node) for plan in plans])
     few = [plans[n] for n in np.flatnonzero(gpus == gpus.min())[:_COMPARED]]
-    if few == [fleet.best.plan]:
-        return fleet
     ranked, _ = fleet.space.error_bars(fleet.space.rank(few, fleet.best.score))
-    surest = max(ranked, key=lambda plan: (plan["limits_probability"] or 0.0, -plan.score))
-    return fleet if surest.plan == fleet.best.plan else dataclasses.replace(fleet, plan=surest)
+    simple = lacks(ServingBatch.from_plans(few), fleet.space.node).tolist()
+    most = max(_chance(plan) for plan in ranked)
+    near = [n for n, plan in enumerate(ranked) if _chance(plan) >= most - _AS_SURE]
+    chosen = ranked[min(near, key=lambda n: (simple[n], -_chance(ranked[n]), ranked[n].score))]
+    chosen = _with_usual_sequences(fleet, chosen, most - _AS_SURE)
+    return fleet if chosen.plan == fleet.best.plan else dataclasses.replace(fleet, plan=chosen)
+
+
+def _chance(plan: RankedPlan) -> float:
+    """That the limits are kept; 1 where there are none."""
+    chance = plan["limits_probability"]
+    return 1.0 if chance is None else float(chance)
+
+
+def _with_usual_sequences(fleet: Fleet, plan: RankedPlan, least: float) -> RankedPlan:
+    """A plan with a usual number of sequences where it does as well and is at least so sure; the most that fit were searched."""
+    space, usual = fleet.space, usual_below(plan.plan.max_batch)
+    if "max_batch" in space.degrees or usual < plan.plan.prefill_batch:
+        return plan
+    (fewer,), _ = space.error_bars(space.rank([dataclasses.replace(plan.plan, max_batch=usual)], fleet.best.score))
+    batch, times = ServingBatch.from_plans([fewer.plan]), {name: np.array([fewer[name]]) for name in SERVING_RATES}
+    return fewer if excess(batch, times, space.settings())[0] <= 1.0 and _chance(fewer) >= least else plan

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request, TimeLimit
 from planner.schema.results import FleetDocument
 from planner.spaces.ask import optimize
+from strategies.serving.simplest import is_usual
 
 SERVED = ("llama3-8b", "--prompt", "1000", "--output-tokens", "200", "--max-tpot", "p90:30ms")
 
@@ -133,6 +135,19 @@ def test_the_plan_that_is_written_is_the_one_that_is_named(said: Any, tmp_path: 
     options = {"max_tpot": "20ms", "max_ttft": "300ms", "cluster": "h100", "max_gpus": 16}
     fleet = planner.size_fleet("llama3-8b", rate=24, **options)
     assert fleet.plan().settings["max_batch"] == written["max_batch"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("limits", [(), ("--max-tpot", "p90:30ms", "--max-ttft", "300ms")])
+def test_a_fleet_has_a_plan_that_people_would_run(limits: tuple[str, ...], said: Any) -> None:
+    """As few GPUs as with any number of sequences, and within a percent as sure; without limits no pools and no drafts are needed."""
+    asked = ("llama3-8b", "--rate", "24", *limits, "--cluster", "h100", "--max-gpus", "16")
+    found = _document(said, *asked)["best"]
+    plan = found["cost"]["plan"]
+    assert is_usual(np.array([plan["max_batch"]]))[0]
+    assert limits or plan["prefill_dp"] == 0
+    odd = _document(said, *asked, "--max-batch", f"1..{found['cost']['largest_batch']}")["best"]
+    assert found["gpus"] == odd["gpus"]
 
 
 @pytest.mark.exact
