@@ -47,6 +47,7 @@ class Pools:
         one, sequences = np.ones(1), np.array([1.0, 2.0, max(self.places, 3)])
         return Stations(
             in_flight=self.replicas * self.places * one,
+            places=self.places * one,
             groups=self.groups * one,
             together=self.together * one,
             most=self.together * self.most * one,
