@@ -2,22 +2,38 @@
 
 A server lies in one node: over several it needs an MPI launcher, one process per GPU (``trtllm-llmapi-launch``). Replicas are servers of
 their own; those that share experts are one, whose attention is data parallel (``enable_attention_dp``), a replica per GPU.
+
+Servers of two kinds hand caches over (``cache_transceiver_config``), and one more takes requests through both (``trtllm-serve
+disaggregated``; docs/source/features/disagg-serving.md).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, given, header
 from planner.exporters.job import ServingJob
 from planner.exporters.kubernetes import DYNAMO, MOUNTED, Worker, dynamo
+from planner.exporters.pools import (
+    DECODE,
+    PREFILL,
+    ROUTER_PORT,
+    Place,
+    account_pools,
+    on_whole_nodes,
+    places,
+    pools_of,
+    start_of_pools,
+)
 from planner.exporters.serving import (
     NGRAM,
     Benchmark,
     dtype_of,
     is_as_weights,
     length_of,
+    longest,
     name_of_drafter,
     replicas_that_share,
     scripts,
@@ -31,13 +47,12 @@ from planner.exporters.shell import HERE, comment, shell_array
 from planner.exporters.vllm import benchmark_arguments
 
 TITLE = "TensorRT-LLM"
-SUMMARY = "serve.sh, llm_args.yaml, serve.slurm, bench.sh, dynamo.yaml (inference plans)"
+SUMMARY = "serve.sh, llm_args.yaml (of two pools decode.yaml, prefill.yaml), serve.slurm, bench.sh, dynamo.yaml (inference plans)"
 VERSIONS = {
     "1.2": "TensorRT-LLM, release 1.2 (tensorrt_llm/commands/serve.py, tensorrt_llm/llmapi/llm_args.py, PyTorch backend)"
 }
 FRAMEWORK = "tensorrt-llm"
 TAKES = frozenset({"serving"})
-_OF_POOL = ("prefill_dp", "prefill_tp", "prefill_pp", "prefill_ep", "prefill_etp")
 FIELDS = {
     "tp": "--tp_size",
     "pp": "--pp_size",
@@ -48,7 +63,11 @@ FIELDS = {
     "prefill_chunk": "--max_num_tokens, enable_chunked_prefill; -: whole prompts in passes of their own",
     "prefill_batch": "--max_num_tokens",
     "draft_tokens": "speculative_config; by hand: where the weights of a network are that drafts",
-    **dict.fromkeys(_OF_POOL, "-: no plan whose prompts are read by workers of their own"),
+    "prefill_dp": "servers of their own, cache_transceiver_config",
+    "prefill_tp": "--tp_size of these",
+    "prefill_pp": "--pp_size of these",
+    "prefill_ep": "--ep_size of these",
+    "prefill_etp": "moe_tensor_parallel_size of these",
     "precision": "dtype; by hand: weights of fewer bits, from the checkpoint",
     "kv_precision": "kv_cache_config.dtype; -: another 16-bit or 32-bit format than the weights'",
     "prompt_tokens": "--max_seq_len, with output_tokens",
@@ -71,20 +90,27 @@ _PORT = 8000
 
 def refusals(job: ServingJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Deployments that these files cannot start."""
-    devices, capacity, sharing = server_devices(job), job.nodes.capacity, replicas_that_share(job)
     if job.has_router:
-        return ["prompts read by workers of their own: no servers of two kinds and no router between them are written"]
+        return [problem for role, pool in pools_of(job).items() for problem in _too_large(pool, f"{role} server")]
+    return _too_large(job, "server") or uneven_servers(job, server_devices(job))
+
+
+def _too_large(job: ServingJob, noun: str) -> list[str]:
+    """Why no server of this kind can be started."""
+    devices, capacity, sharing = server_devices(job), job.nodes.capacity, replicas_that_share(job)
     if sharing > 1 and job.plan.tp > 1:
         return [f"experts shared by replicas of tp {job.plan.tp}: attention is data parallel with tp 1 only"]
     if devices > capacity:
         return [
-            f"a server of {devices} devices: over several nodes of {capacity} it needs the MPI launcher of your cluster"
+            f"a {noun} of {devices} devices: over several nodes of {capacity} it needs the MPI launcher of your cluster"
         ]
-    return uneven_servers(job, devices)
+    return []
 
 
 def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     """Write the scripts and the options."""
+    if job.has_router:
+        return _render_pools(on_whole_nodes(job), account, version)
     dtype = dtype_of(job, account, {}, TITLE)
     arguments, options = _arguments(job, account), _options(job, account, dtype)
     account_placement(job.nodes, account)
@@ -104,6 +130,60 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
         _OPTIONS: "\n".join([*comment(head), *options]) + "\n",
         DYNAMO: dynamo(job, head, "dynamo.trtllm", [Worker(job, words, {})], options=[*every, *options]),
     }
+
+
+# -- prompts read by servers of their own
+
+
+_FIRST_PORT = 8100
+_LAUNCH = (
+    'CUDA_VISIBLE_DEVICES="$devices" trtllm-serve "$model" --host 0.0.0.0 --port "$port" "${args[@]}" \\',
+    '  --extra_llm_api_options "$options/$role.yaml" "$@" "${rest[@]}" &',
+)
+_ROLES = {PREFILL: "context_servers", DECODE: "generation_servers"}
+
+
+def _render_pools(job: ServingJob, account: Account, version: str) -> dict[str, str]:
+    """Scripts and options of servers that read prompts and servers that decode."""
+    pools, dtype = pools_of(job), dtype_of(job, account, {}, TITLE)
+    arguments = {role: _arguments(pool, account) for role, pool in pools.items()}
+    options = {role: [*_options(pool, account, dtype), *_handed_over(pool)] for role, pool in pools.items()}
+    found = places(pools, job.nodes.capacity, apart=bool(job.prefill_device))
+    where = account_pools(job, found, account)
+    head = header(job.origin, account, VERSIONS[version])
+    head.insert(2, where)
+    settings = [
+        HERE,
+        'options="$here"',
+        "",
+        *(line for role, words in arguments.items() for line in shell_array(role.upper(), words)),
+        "",
+        *_routes(found),
+    ]
+    router = ['routes >"$options/router.yaml"; trtllm-serve disaggregated', '-c "$options/router.yaml"']
+    start = start_of_pools(job, found, port=_FIRST_PORT, launch=_LAUNCH, more=lambda _, __: [], router=router)
+    made = scripts(job, head, {}, settings, start, _benchmark(job)._replace(port=ROUTER_PORT))
+    files = {f"{role}.yaml": "\n".join([*comment(head), *lines]) + "\n" for role, lines in options.items()}
+    return {**made, **files}
+
+
+def _routes(found: Sequence[Place]) -> list[str]:
+    """A bash function that says, for the one that takes requests, where the servers are."""
+    lines = ["routes() {", "  cat <<EOF", "hostname: 0.0.0.0", f"port: ${{PORT:-{ROUTER_PORT}}}", "backend: pytorch"]
+    for role, name in _ROLES.items():
+        own = [place for place in found if place.role == role]
+        lines += [f"{name}:", f"  num_instances: {len(own)}", "  urls:"]
+        lines += [f'    - "${{nodes[{place.nodes[0]}]}}:{_FIRST_PORT + place.first}"' for place in own]
+    return [*lines, "EOF", "}"]
+
+
+def _handed_over(pool: ServingJob) -> list[str]:
+    """How caches go from one kind of servers to the other; those that read prompts prepare no pass ahead."""
+    return [
+        "cache_transceiver_config:",
+        "  backend: DEFAULT",
+        f"  max_tokens_in_buffer: {longest(pool)[0]}",  # at least the longest prompt
+    ]
 
 
 def _benchmark(job: ServingJob) -> Benchmark:
@@ -126,7 +206,7 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--backend", "pytorch"),
         ("--tp_size", str(plan.tp * replicas_that_share(job))),
         ("--pp_size", str(plan.pp)),
-        ("--max_batch_size", str(plan.max_batch)),
+        ("--max_batch_size", str(plan.prefill_batch if job.role == PREFILL else plan.max_batch)),
         ("--max_num_tokens", str(_tokens(job, account, length))),
         ("--max_seq_len", str(length)),
         *given(optional),
@@ -136,6 +216,10 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 def _tokens(job: ServingJob, account: Account, length: int) -> int:
     """Tokens of a pass: of prompts, and one for every sequence that is decoded in it."""
     plan, decoded = job.plan, job.plan.max_batch * job.tokens_of_pass
+    if job.role == PREFILL:
+        return plan.prefill_batch * plan.prefill_chunk or max(plan.prefill_batch * job.new_tokens, length)
+    if job.role == DECODE:
+        return decoded
     if plan.prefill_chunk:
         return max(plan.prefill_chunk * plan.prefill_batch + plan.group_batch * job.tokens_of_pass, decoded)
     whole_prompts_mixed(account, TITLE)
@@ -154,6 +238,7 @@ def _options(job: ServingJob, account: Account, dtype: str) -> list[str]:
     return [
         f"dtype: {dtype}",
         f"enable_chunked_prefill: {str(plan.prefill_chunk > 0).lower()}",
+        *given({"disable_overlap_scheduler: true": job.role == PREFILL}),
         *(
             given(
                 {
@@ -186,5 +271,5 @@ def _drafts(job: ServingJob, account: Account) -> list[str]:
         f"max_draft_len: {count}",
         f"speculative_model_dir: {json.dumps(job.drafter)}",
     ]
-    apart = [] if job.drafter == "mtp" else ["disable_overlap_scheduler: true"]
+    apart = [] if job.drafter == "mtp" or job.role == PREFILL else ["disable_overlap_scheduler: true"]
     return [*apart, "speculative_config:", *(f"  {line}" for line in lines.get(job.drafter, network))]

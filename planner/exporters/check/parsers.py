@@ -276,19 +276,21 @@ def _read_by(benchmark: Any, words: list[str]) -> None:
     benchmark.cli_main()
 
 
-def _tensorrt_llm(folder: Path, _: dict[str, Any]) -> dict[str, Any]:
-    words = _launched(folder, "trtllm-serve", "serve.sh")[0]
-    read = _import("tensorrt_llm.commands.serve").serve.make_context("serve", words).params
-    options = _import("yaml").safe_load((folder / "llm_args.yaml").read_text(encoding="utf-8"))
-    known = _import("tensorrt_llm.llmapi").LlmArgs.model_fields
-    if others := sorted(set(options) - set(known)):
-        raise ValueError(f"llm_args.yaml: this release has no {', '.join(others)}")
-    replicas = read["tensor_parallel_size"] if options.get("enable_attention_dp") else 1
-    return {
-        "tp": read["tensor_parallel_size"] // replicas,
-        "pp": read["pipeline_parallel_size"],
-        "max_batch": read["max_batch_size"],
-    }
+def _tensorrt_llm(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for prefix, words in _servers(folder, plan, "trtllm-serve").items():
+        read = _import("tensorrt_llm.commands.serve").serve.make_context("serve", words).params
+        name = "prefill.yaml" if prefix else "decode.yaml" if "prefill_dp" in plan else "llm_args.yaml"
+        options = _import("yaml").safe_load((folder / name).read_text(encoding="utf-8"))
+        known = _import("tensorrt_llm.llmapi").LlmArgs.model_fields
+        if others := sorted(set(options) - set(known)):
+            raise ValueError(f"{name}: this release has no {', '.join(others)}")
+        replicas = read["tensor_parallel_size"] if options.get("enable_attention_dp") else 1
+        found[f"{prefix}tp"] = read["tensor_parallel_size"] // replicas
+        found[f"{prefix}pp"] = read["pipeline_parallel_size"]
+        if not prefix:
+            found["max_batch"] = read["max_batch_size"]
+    return found
 
 
 def _megatron_bridge(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import schedule_of
-from costmodel.serving.plan import POOL_SETTINGS, ServingPlan
+from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
 from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, Account, serving_settings, settings_in_effect
@@ -373,7 +373,7 @@ def test_every_field_of_serving_has_a_pair() -> None:
 @pytest.mark.parametrize(
     ("target", "plan", "why"),
     [
-        ("tensorrt-llm", ServingPlan(prefill_dp=1), "read by workers of their own"),
+        ("tensorrt-llm", ServingPlan(tp=16, prefill_dp=1), "a decode server of 16 devices: over several nodes of 8"),
         ("vllm", ServingPlan(prefill_dp=1, prefill_pp=2), "no caches of pipelines"),
         ("vllm", ServingPlan(pp=2, prefill_dp=1), "no caches of pipelines"),
         ("vllm", ServingPlan(tp=12, prefill_dp=1), "a decode server of 12 devices does not fill whole nodes of 8"),
@@ -389,7 +389,7 @@ def test_pools_that_cannot_be_started(target: str, plan: ServingPlan, why: str) 
 @pytest.mark.parametrize("target", targets_that_take("serving"))
 @pytest.mark.parametrize("field", sorted(SERVED))
 def test_a_field_of_serving_is_written(field: str, target: str) -> None:
-    if (target, field) == ("vllm", "prefill_pp") or (target == "tensorrt-llm" and field in POOL_SETTINGS):
+    if (target, field) == ("vllm", "prefill_pp"):
         pytest.skip("refused: test_pools_that_cannot_be_started")
     one, other = (
         make_export(serving_job(plan, has_experts=field.endswith(("ep", "etp"))), target) for plan in SERVED[field]

@@ -473,6 +473,30 @@ def test_servers_of_two_kinds_share_a_node(tmp_path: Path) -> None:
     assert len(_started(folder, tmp_path / "some", "vllm", ROLE="prefill")) == 2
 
 
+def test_servers_of_two_kinds_of_tensorrt_llm(tmp_path: Path) -> None:
+    """The one that takes requests is told where the others are; these have options of their kinds."""
+    folder = _write(tmp_path / "run", make_export(SERVE_APART, "tensorrt-llm").files)
+    lines = _started(folder, tmp_path / "all", "trtllm-serve")
+    (router,) = [line for line in lines if "disaggregated" in line]
+    decode, *prefill = [line.split() for line in lines if line != router]
+    assert router.split() == ["disaggregated", "-c", str(folder / "router.yaml")]
+    assert [words[0] for words in (decode, *prefill)] == ["0,1,2,3", "4,5", "6,7"]
+    assert decode[decode.index("--max_num_tokens") + 1] == decode[decode.index("--max_batch_size") + 1] == "48"
+    assert prefill[0][prefill[0].index("--max_num_tokens") + 1] == "6144"  # three parts of 2,048
+    assert prefill[0][-1] == str(folder / "prefill.yaml")
+    routes = yaml.safe_load((folder / "router.yaml").read_text(encoding="utf-8"))
+    assert routes["port"] == 8000
+    assert routes["context_servers"] == {"num_instances": 2, "urls": ["localhost:8104", "localhost:8106"]}
+    assert routes["generation_servers"] == {"num_instances": 1, "urls": ["localhost:8100"]}
+    options = {
+        role: yaml.safe_load((folder / f"{role}.yaml").read_text(encoding="utf-8")) for role in ("prefill", "decode")
+    }
+    assert options["prefill"]["disable_overlap_scheduler"]
+    assert "disable_overlap_scheduler" not in options["decode"]
+    assert options["prefill"]["cache_transceiver_config"] == options["decode"]["cache_transceiver_config"]
+    assert options["decode"]["cache_transceiver_config"]["max_tokens_in_buffer"] == 1536  # 1.5 times the mean prompt
+
+
 def test_servers_of_two_kinds_on_nodes(tmp_path: Path) -> None:
     """Experts shared over two nodes decode; the third node reads prompts."""
     folder = _write(tmp_path / "run", make_export(SERVE_APART_NODES, "vllm").files)

@@ -47,7 +47,7 @@ JOBS: dict[str, dict[str, AnyJob]] = {
     "nanotron": {"plain-pipeline": PLAIN_PIPELINE, "odd-stages": ODD_STAGES, "experts": EXPERTS},
     "vllm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, **APART},
     "sglang": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, **APART, "two-nodes": SERVE_NODES},
-    "tensorrt-llm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS},
+    "tensorrt-llm": {"one": SERVE, "pipeline": SERVE_PIPELINE, "experts": SERVE_EXPERTS, "apart": SERVE_APART},
 }
 CASES = [
     (target, version, name)

@@ -470,7 +470,6 @@ def test_a_plan_with_two_pools_is_spelled_out(answer: Ask, tmp_path: Path) -> No
             "workers that read prompts: tp 3 does not divide the 32 attention heads",
         ),
         (("--disaggregate", "maybe"), "maybe"),
-        (("--disaggregate", "yes", "--framework", "tensorrt-llm"), "no workers that only read prompts"),
         (("--prefill-device", "h1000"), "h1000"),
     ],
 )
