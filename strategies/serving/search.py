@@ -511,7 +511,7 @@ def largest_rate(model: ServingModel, plan: ServingPlan, settings: ServingSettin
 def binding(model: ServingModel, plan: ServingPlan, settings: ServingSettings) -> tuple[str, ...]:
     """Which limits a plan misses: columns of ServingCosts, and "load" for the share of what it can serve."""
     plans = ServingBatch.from_plans([plan])
-    times = model.times(plans)
+    times = model.times(plans, percentiles=tuple(settings.limits))
     alone = {name: replace(settings, limits={name: limit}, most_load=_ANY) for name, limit in settings.limits.items()}
     alone["load"] = replace(settings, limits={})
     return tuple(name for name, one in alone.items() if excess(plans, times, one)[0] > 1.0)

@@ -766,7 +766,7 @@ class ServingPlanSpace(PlanSpace):
                 f"the plan drafts {counted(plan.draft_tokens, 'token')} per pass; say with --acceptance how many are accepted"
             )
         if self.at_rate:
-            times = self.model.times(ServingBatch.from_plans([plan]))
+            times = self.model.times(ServingBatch.from_plans([plan]), percentiles=())
             most, rate = float(times["most_requests_per_s"][0]), self.request.rate_per_s or 0.0
             if rate >= most:
                 more = gpus_needed(plan, rate / self.assumed.most_load / most)
