@@ -44,6 +44,7 @@ from costmodel.arrays import FloatArray
 # Steps of Newton's method: each doubles the digits, and the first guess has one.
 _STEPS = 60
 _QUANTILE = 1e-6
+_SHORT = 1e-4
 
 
 def interval_time_s(rate_per_s: float, work_s: float, stall_s: float, restart_s: float, write_s: float = 0.0) -> float:
@@ -198,9 +199,11 @@ def _until_done(rate_per_s: FloatArray | float, length_s: float, restart: Moment
     if length_s == 0.0:
         return Moments(mean_s=0.0, variance_s2=0.0)
     fails, passes = -np.expm1(-rate_per_s * length_s), np.exp(-rate_per_s * length_s)
-    first = 1.0 / rate_per_s - length_s * passes / fails
-    square = 2.0 / rate_per_s**2 - (length_s**2 + 2.0 * length_s / rate_per_s) * passes / fails
-    mean, variance = first + restart.mean_s, square - first**2 + restart.variance_s2
+    # Of a short length a failure comes at any time of it alike.
+    is_short = rate_per_s * length_s < _SHORT
+    first = np.where(is_short, length_s / 2.0, 1.0 / rate_per_s - length_s * passes / fails)
+    around = np.where(is_short, length_s**2 / 12.0, 1.0 / rate_per_s**2 - (length_s / fails) ** 2 * passes)
+    mean, variance = first + restart.mean_s, around + restart.variance_s2
     count = fails / passes
     return Moments(mean_s=length_s + count * mean, variance_s2=count * variance + count / passes * mean**2)
 
@@ -241,7 +244,7 @@ def waiting_share(hosts_lost_per_s: float, repair_s: float, spares: int) -> floa
 
 
 def best_spares(hosts_lost_per_s: float, repair_s: float, hosts: float) -> int:
-    """Spares that make the hosts times the time least: (hosts + spares) / (1 - waiting share).
+    """Spares that make the hosts times the time least, as many as hosts at most: (hosts + spares) / (1 - waiting share).
 
     >>> best_spares(0.01, 5.0, hosts=16), best_spares(0.01, 5.0, hosts=64), best_spares(1.0, 5.0, hosts=2048)
     (0, 1, 13)
@@ -249,9 +252,9 @@ def best_spares(hosts_lost_per_s: float, repair_s: float, hosts: float) -> int:
     load, share = hosts_lost_per_s * repair_s, 1.0
     best, least, spares = 0, math.inf, 0
     # More spares cost more than nothing waited for can save.
-    while hosts + spares < least:
+    while hosts + spares < least and spares <= hosts:
         share = load * share / (spares + 1 + load * share)
-        cost = (hosts + spares) / (1.0 - share)
+        cost = (hosts + spares) / max(1.0 - share, _SHORT)
         best, least = (spares, cost) if cost < least else (best, least)
         spares += 1
     return best

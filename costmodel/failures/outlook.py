@@ -36,10 +36,11 @@ from costmodel.failures.goodput import (
 from costmodel.failures.rates import FailureModel, Units
 
 # What a job does when a host fails and no spare is left: wait for the repair, or go on with fewer data-parallel replicas.
-Without = Literal["wait", "shrink"]
+Recovery = Literal["wait", "shrink"]
+RECOVERIES: tuple[Recovery, ...] = ("wait", "shrink")
 # An interval of 80 % of a normal variable, in standard deviations to each side.
 _Z90 = 1.2815515655446004
-# A job that does nothing but restart for maintenance gets so much done, that nothing is divided by 0.
+# Least work between checkpoints in seconds, and least share of it that maintenance and repairs leave: nothing is divided by 0.
 _LEAST = 1e-6
 # Exponents beyond this are of jobs that never end.
 _MOST_EXPONENT = 300.0
@@ -60,7 +61,7 @@ class Outlook:
         Work between checkpoints; infinite where nothing fails.
     spares : int
         Hosts in reserve.
-    without : "wait" or "shrink"
+    recovery : "wait" or "shrink"
     replicas : int
         Data-parallel replicas, for "shrink".
 
@@ -83,7 +84,7 @@ class Outlook:
     interval_s: float
     units: Units = Units()
     spares: int = 0
-    without: Without = "wait"
+    recovery: Recovery = "wait"
     replicas: int = 1
 
     @classmethod
@@ -96,7 +97,7 @@ class Outlook:
         units: Units | None = None,
         interval_s: float | None = None,
         spares: int | None = None,
-        without: Without = "wait",
+        recovery: Recovery = "wait",
         replicas: int = 1,
     ) -> Outlook:
         """Choose what is left open: the optimal interval, and the spares that make hosts x time least."""
@@ -106,15 +107,16 @@ class Outlook:
             interval_s = optimal_interval_s(rate, checkpoint.stall_s, checkpoint.write_s)
         if spares is None:
             lost = model.hosts_lost_per_s(devices, units)
-            spares = 0 if without == "shrink" else best_spares(lost, model.repair_s, units.count("host", devices))
+            spares = 0 if recovery == "shrink" else best_spares(lost, model.repair_s, units.count("host", devices))
         return cls(
             model=model,
             devices=devices,
             checkpoint=checkpoint,
-            interval_s=interval_s,
+            # Of checkpoints that cost nothing there is no end.
+            interval_s=max(interval_s, _LEAST),
             units=units,
             spares=spares,
-            without=without,
+            recovery=recovery,
             replicas=replicas,
         )
 
@@ -131,10 +133,10 @@ class Outlook:
     @property
     def _hosts_share(self) -> float:
         """Speed that is left while hosts are under repair."""
-        lost = self.model.hosts_lost_per_s(self.devices, self.units)
-        if self.without == "shrink":
-            return shrunk_share(lost, self.model.repair_s, self.spares, self.replicas)
-        return 1.0 - waiting_share(lost, self.model.repair_s, self.spares)
+        lost, repair_s = self.model.hosts_lost_per_s(self.devices, self.units), self.model.repair_s
+        if self.recovery == "shrink":
+            return max(shrunk_share(lost, repair_s, self.spares, self.replicas), _LEAST)
+        return max(1.0 - waiting_share(lost, repair_s, self.spares), _LEAST)
 
     @property
     def _planned_share(self) -> float:
@@ -233,6 +235,4 @@ def least_overhead(model: FailureModel, devices: int, checkpoint: Checkpoint, un
     [1.0, 1.0006, 1.006]
     """
     best = replace(Outlook.of(model, devices, checkpoint, units=units, spares=0), model=replace(model, repair_s=0.0))
-    if best.interval_s == 0.0:  # work between checkpoints that cost nothing
-        return math.exp(best.rate_per_s * best.restart_s) / best._planned_share
     return 1.0 / best.share

@@ -314,6 +314,16 @@ class SizeOptions(Device, Load, Length, Network, Framework, Requests, Space, Job
             words="costmodel.failures.checkpoint:MODES",
         ),
     ]
+    recovery: Annotated[
+        str | None,
+        Option(
+            "--recovery",
+            "WHAT",
+            "Where no spare host is left: wait for the repair, or shrink to fewer data-parallel replicas. Default: wait.",
+            panel=COSTS,
+            words="costmodel.failures.outlook:RECOVERIES",
+        ),
+    ]
     checkpoint_interval: Annotated[
         Time | None,
         Option(

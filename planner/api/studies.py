@@ -433,7 +433,7 @@ def is_about_serving(given: Mapping[str, Any]) -> bool:
 
 # Options that say how many requests come.
 _SAYS_RATE = frozenset({"rate", "requests", "demand"})
-_OF_FAILURES = ("failures", "checkpoint", "checkpoint_interval")
+_OF_FAILURES = ("failures", "checkpoint", "checkpoint_interval", "recovery")
 _OF_TRAINING = ("tokens", "samples", "epochs", "days", "budget", "goodput", "jobs", *_OF_FAILURES)
 _OF_FLEETS = ("spares", "demand")
 
@@ -548,4 +548,5 @@ def _resilience(asked: Mapping[str, Any]) -> Resilience:
         mode=asked.get("checkpoint", "async"),
         interval_s=asked.get("checkpoint_interval"),
         spares=asked.get("spares"),
+        recovery=asked.get("recovery", "wait"),
     )

@@ -398,7 +398,15 @@ def _changes(outlook: Outlook) -> dict[str, Outlook]:
         "four more spare hosts": (model, point, outlook.spares + 4),
     }
     return {
-        words: Outlook.of(its, outlook.devices, times, units=outlook.units, spares=spares)
+        words: Outlook.of(
+            its,
+            outlook.devices,
+            times,
+            units=outlook.units,
+            spares=spares,
+            recovery=outlook.recovery,
+            replicas=outlook.replicas,
+        )
         for words, (its, times, spares) in jobs.items()
     }
 

@@ -30,7 +30,7 @@ from statistics import NormalDist
 from typing import Any
 
 from costmodel.failures.checkpoint import Checkpoint, Mode, SavedState, checkpoint_of
-from costmodel.failures.outlook import Outlook, least_overhead
+from costmodel.failures.outlook import Outlook, Recovery, least_overhead
 from costmodel.failures.rates import FailureModel, Units
 from planner.core.request import Request
 from planner.sweeping.grid import doubling_counts
@@ -50,11 +50,14 @@ class Resilience:
     interval_s : float or None
         Work between them; None: the best.
     spares : int or None
-        Hosts in reserve; None: as many as make hosts x time least.
+        Hosts in reserve; None: as many as make hosts x time least, none where training shrinks.
+    recovery : "wait" or "shrink"
+        Without a spare, training waits for the repair, or goes on with fewer data-parallel replicas.
     """
 
     failures: FailureModel
     mode: Mode = "async"
+    recovery: Recovery = "wait"
     interval_s: float | None = None
     spares: int | None = None
 
@@ -197,6 +200,8 @@ class Trial:
                 units=facts.units,
                 interval_s=asked.interval_s,
                 spares=asked.spares,
+                recovery=asked.recovery,
+                replicas=_replicas(row, facts),
             )
         time_s, spare_gpus = goal.time_s(row, outlook), 0 if outlook is None else outlook.spares * facts.node
         joules, useful_s = row["energy_per_step_j"], goal.steps(row) * row["step_time_s"]
@@ -300,6 +305,12 @@ class Trial:
     def meets(self, *, surely: bool = False) -> bool:
         """Whether it ends by the deadline, within the budget."""
         return self.in_time(surely=surely) and self.excess(surely=surely) <= 1.0
+
+
+def _replicas(row: Mapping[str, Any], facts: ClusterFacts) -> int:
+    """Parts of a job that can go on alone when a host is gone: data-parallel replicas, those of one host together."""
+    dp = int(row.get("dp_replicate") or 1) * int(row.get("dp_shard") or 1)
+    return min(dp, -(-int(row["workers"]) // facts.node))
 
 
 def _ends(

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.failures.checkpoint import MODES, SavedState, checkpoint_of
 from costmodel.failures.goodput import waiting_share
-from costmodel.failures.outlook import Outlook, least_overhead
+from costmodel.failures.outlook import RECOVERIES, Outlook, least_overhead
 from costmodel.failures.rates import FailureClass, FailureModel, Units
 from tests.cases import mostly
 from tests.costmodel.failures.simulation import simulated_times
@@ -81,7 +81,7 @@ def test_spares_and_shrinking() -> None:
     assert waits == sorted(waits, reverse=True)
     planned = _job(spares=0).parts["planned"]
     assert waits[0] == pytest.approx(waiting_share(lost, 7200.0, 0) * (1.0 - planned))
-    assert _job(spares=0, without="shrink", replicas=64).share > _job(spares=0).share
+    assert _job(spares=0, recovery="shrink", replicas=64).share > _job(spares=0).share
 
 
 def test_quantiles_widen_with_doubt_and_narrow_with_length() -> None:
@@ -120,3 +120,37 @@ def test_no_plan_is_below_the_bound(seed: int) -> None:
     bounds = [least_overhead(MODEL, n, least, units) for n in sorted({1, devices // 2, devices})]
     assert bounds == sorted(bounds)
     assert job.share * bounds[-1] <= 1.0 + 1e-12
+
+
+@mostly("fuzz", "seed", range(60), quick=5)
+def test_no_rates_and_times_are_too_extreme(seed: int) -> None:
+    """Whatever a file may state, the shares are shares and the times are finite."""
+    rng = random.Random(seed)
+
+    def any_of(low: float, high: float) -> float:
+        return rng.choice((0.0, 10 ** rng.uniform(low, high), 10 ** rng.uniform(low, high)))
+
+    restart = any_of(-3, 9)
+    model = FailureModel(
+        name="m",
+        classes=tuple(replace(each, per_s=any_of(-15, -4)) for each in CLASSES),
+        restart_s=restart,
+        restart_high_s=restart * rng.uniform(1.0, 100.0),
+        repair_s=any_of(-3, 9),
+        snapshot_s=any_of(-6, 6),
+        storage_bytes_per_s=10 ** rng.uniform(0, 14),
+        storage_bytes_per_s_and_host=10 ** rng.uniform(0, 12),
+        log_sd=rng.choice((0.0, 10.0, 0.7)),
+    )
+    devices = rng.choice((1, 8, 100_000))
+    state = SavedState.shared(10 ** rng.uniform(3, 14), ranks=devices, ranks_per_host=8)
+    point = checkpoint_of(state, model, rng.choice(MODES), copy_bytes_per_s=1e10, peer_bytes_per_s=1e10)
+    spares, recovery = rng.choice((None, 0, 300)), rng.choice(RECOVERIES)
+    job = Outlook.of(model, devices, point, spares=spares, recovery=recovery, replicas=rng.choice((1, 64)))
+    assert sum(job.parts.values()) == pytest.approx(1.0) if math.isfinite(job.interval_s) else job.share > 0.0
+    assert 0.0 < job.share <= 1.0 + 1e-12
+    low, high = job.quantiles_s(1e6, 0.1, 0.9)
+    assert 0.0 < low <= high < math.inf
+    assert 0.0 <= job.chance(1e6, 2e6) <= 1.0 + 1e-12
+    assert all(cost <= 1.0 for cost in job.costs.values())
+    assert least_overhead(model, devices, replace(point, stall_s=model.snapshot_s)) * job.share <= 1.0 + 1e-9

@@ -30,7 +30,7 @@ CLASSES = (o.OptimizeOptions, o.EstimateOptions, o.ExplainOptions, o.ScaleOption
 PARTS = {"degrees", "names", "flags", "serving_degrees"}
 STUDIES = {
     "workers", "weak", "strong", "epochs", "samples", "jobs", "dask", "fresh", "tokens", "days", "budget", "max_gpus", "goodput",
-    "failures", "checkpoint", "checkpoint_interval", "offload", "nodes", "spares", "demand",
+    "failures", "checkpoint", "checkpoint_interval", "recovery", "offload", "nodes", "spares", "demand",
 }  # fmt: skip
 
 

@@ -285,6 +285,21 @@ def test_failures_by_hand(said: Any, answer: Any) -> None:
     assert "8 spare GPUs included" in text
 
 
+@pytest.mark.parametrize(("dp", "node", "parts"), [(4, 8, 2), (2, 8, 2), (8, 1, 8), (1, 4, 1)])
+def test_a_job_that_shrinks_loses_a_replica_or_those_of_a_host(dp: int, node: int, parts: int) -> None:
+    gpu = FailureClass(name="gpu", unit="device", per_s=1e-7)
+    model = FailureModel(name="m", classes=(gpu,), restart_s=0.0, restart_high_s=0.0, repair_s=36000.0)
+    goal = Goal(samples=100 * BATCH, resilience=Resilience(failures=model, recovery="shrink"))
+    facts = ClusterFacts(name="c", node=node, most=16, price_per_hour=None, units=Units(host=node))
+    row = _row(16, 1.0, "step_time") | {"dp_replicate": 1, "dp_shard": dp}
+    trial = Trial.of(row, facts, goal, 16, state=SavedState(total_bytes=0.0, rank_bytes=0.0))
+    assert trial.outlook is not None
+    assert (trial.outlook.replicas, trial.spare_gpus) == (parts, 0)
+    down = 16 * 1e-7 * 36000.0  # hosts under repair, Poisson; one replica is gone with each
+    gone = sum(math.exp(-down) * down**k / math.factorial(k) * min(k / parts, 1.0) for k in range(60))
+    assert trial.outlook.share == pytest.approx(1.0 - gone)
+
+
 @pytest.mark.exact
 def test_odd_requests_are_warned_of(answer: Any, tmp_path: Path, new_file: Any) -> None:
     asked = (*GOAL, "--days", "2")
