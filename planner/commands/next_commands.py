@@ -158,5 +158,5 @@ def after_place(answer: PlaceAnswer, line: str, exported: Path | None) -> Comman
         commands.insert(0, f"{asked_again(line, {'--time-limit': limit})}  # searches for longer")
     elif answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain":
         again = asked_again(line, {"--export": None}, switches=("--contiguous",))
-        commands.append(f"{again} --non-contiguous  # or scattered")
+        commands.append(f"{again} --non-contiguous")
     return Commands(commands)

@@ -97,9 +97,9 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     >>> said[0]
     'benchmark plans 1-3 (one is within 6 % of the best with 92 % probability)'
     >>> said[1]
-    '--pick N exports one.'
+    '--export FILE --pick N writes plan N.'
     >>> benchmark_sentence(unsure, {1: 1, 2: 2, 3: 3})[0].text.partition("). ")[2]
-    '--top 4 shows them all; --pick N exports one.'
+    '--top 4 shows them all; --export FILE --pick N writes plan N.'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -132,7 +132,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     is_shown = set(bars.named) <= numbers.keys()
     options = [] if is_shown else [f"--top {max(bars.named) - first + 1} shows them all"]
     if len(bars.named) > 1:
-        options.append("--pick N exports one")
+        options.append("--export FILE --pick N writes plan N")
     more = f" {'; '.join(options)}." if options else ""
     return [Sentence(f"{text}{more}")]
 

@@ -319,11 +319,11 @@ def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]
 def _surer(answer: Answer) -> str:
     """What a plan that keeps the limits with 90 % probability costs."""
     found, limits = answer.baselines["surer"], answer.details["surer_limits"]
-    each = " each" if len(limits) > 1 else ""
+    of_each = " of each" if len(limits) > 1 else ""
     options = " ".join(word for name, limit in limits.items() for word in _option(name, limit))
-    asks = f"90 %{each} with {options}"
+    asks = f"90 % sure{of_each} with {options}"
     if found is None:
-        return f"no plan keeps 90 %{each} ({options})" if answer.details["surer_searched"] else asks
+        return f"no plan is 90 % sure{of_each} ({options})" if answer.details["surer_searched"] else asks
     figure = SERVING_OBJECTIVES[answer.objective].figure
     if cost := SERVING_OBJECTIVES[answer.objective].cost_figure:
         unit = "USD per million output tokens" if answer.objective == "money" else "J per output token"

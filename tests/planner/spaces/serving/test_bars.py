@@ -204,7 +204,7 @@ def test_limits_that_ask_for_ninety_percent_give_it(answer: Ask) -> None:
     assert then["step_time_high_s"] == pytest.approx(0.012, rel=0.02)
     assert found["surer"]["limits_probability"] == pytest.approx(0.9, abs=0.03)
     text = " ".join(answer(*QUESTION, "--max-tpot", "12ms").split())
-    assert f"90 % with --max-tpot {1e3 * limit:g}ms, at " in text
+    assert f"90 % sure with --max-tpot {1e3 * limit:g}ms, at " in text
     assert re.search(
         rf" --max-tpot {1e3 * limit:g}ms # 90 % sure planner optimize .* --max-tpot 12ms --export plan.yaml ", text
     )
@@ -296,7 +296,7 @@ def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer
     assert 0.25 <= found["plans"][0]["limits_probability"] < 0.5  # half of the runs keep either limit
     alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", *limits)
     assert "keeps each limit more likely than not, but both with" in " ".join(alone.split())
-    assert "no plan keeps 90 % each" in " ".join(answer(*QUESTION, *limits).split())
+    assert "no plan is 90 % sure of each" in " ".join(answer(*QUESTION, *limits).split())
 
 
 @pytest.mark.e2e
