@@ -131,13 +131,15 @@ def after_why_not(answer: WhyNot, line: str, plans: Mapping[str, Option]) -> Com
     valued, switches = without(plans)
     words = shlex.split(line)
     is_file = any(word in ("--plan", "-p", "--from") or word.startswith("--plan=") for word in words)
-    mine = asked_again(line, {"--export": _PLAN}, command="estimate" if is_file else "optimize")
-    first = asked_again(line, {**valued, "--export": f"first-{_PLAN}"}, command="optimize", switches=switches)
-    commands = [f"{mine}  # this plan"] if answer.is_good and not is_file else []
-    if answer.first is not None and not answer.is_first and not is_file:
-        commands.append(f"{first}  # the first plan")
-    if is_file and answer.first is not None:
-        commands.append(asked_again(line, command="optimize") + "  # the first plan beside it")
+    is_other = answer.first is not None and not answer.is_first
+    if is_file:
+        explained = asked_again(line, command="explain") + "  # where its time goes"
+        beside = asked_again(line, command="optimize") + "  # the first plan beside it"
+        commands = [explained] * (answer.plan is not None) + [beside] * is_other
+    else:
+        mine = asked_again(line, {"--export": _PLAN}, command="optimize") + "  # this plan"
+        first = asked_again(line, {**valued, "--export": f"first-{_PLAN}"}, command="optimize", switches=switches)
+        commands = [mine] * answer.is_good + [f"{first}  # the first plan"] * is_other
     return Commands(commands) if commands else ""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from planner.core.answer import Answer, RankedPlan, Role
 from planner.core.blocks import Block, Facts, Heading
-from planner.core.numbers import byte_text, counted, significant
-from planner.core.objectives import best_word, compared_words
+from planner.core.numbers import byte_text, counted
+from planner.core.objectives import best_word, change_text, compared_words
 from planner.report.tables import paid_text
 
 _HEADING = "Roles"
@@ -151,7 +151,7 @@ def _on_others(answer: Answer, role: Role, plan: RankedPlan) -> str:
     batch = answer.setting.global_batch
     is_full = role.name == "data_parallel" and plan.workers == batch < answer.setting.gpus
     why = f", since the batch has {batch:,} samples" if is_full else ""
-    return f"{counted(plan.workers, 'GPU')}{why}, {significant(hours)}x the GPU-hours"
+    return f"{counted(plan.workers, 'GPU')}{why}, {change_text(hours, 'gpu_hours')} GPU-hours"
 
 
 def _published(role: Role) -> str:

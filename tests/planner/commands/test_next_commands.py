@@ -65,6 +65,15 @@ def test_a_check_says_what_comes_next(answer: Any, said: Any, tmp_path: Path) ->
     assert kept[-4:] == ["--row", "runs.csv", "--calibrate", "mine.yaml"]
 
 
+@pytest.mark.e2e
+def test_a_plan_file_that_is_asked_about_is_explained(answer: Any, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.yaml")
+    answer("optimize", "gpt2-124m", "--gpus", "2", "--export", plan)
+    (explained,) = typed_next(answer("why-not", "--plan", plan))
+    assert explained == ["planner", "explain", "--plan", plan]
+    answer(*explained[1:])
+
+
 def test_short_options_and_values_with_equals_are_replaced() -> None:
     line = "planner size 'my net.yaml' -c h100 --gpus=8 --json -o out.json"
     assert asked_again(line, {"-c": None, "--gpus": "16"}) == "planner size 'my net.yaml' --gpus 16"

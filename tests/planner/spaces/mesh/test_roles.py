@@ -71,7 +71,7 @@ def test_roles_that_coincide_are_one_line() -> None:
     ]
     text = said(answer)
     assert "Plan 1 is: the fastest; as published (a paper)" in text
-    paid = "20.6 s, 30.0 GiB, on 128 GPUs, 0.515x the GPU-hours"
+    paid = "20.6 s, 30.0 GiB, on 128 GPUs, -48 % GPU-hours"
     assert f"Most headroom: 3.0 % slower ({paid}), and needs 26.0 GiB less memory: tp 4" in text
     assert "; also fewest gpus" in text.lower()
     document = search_report(answer).data()["roles"]
@@ -177,7 +177,7 @@ def test_what_is_run_today_is_shown_beside_the_best() -> None:
     slow = make_ranked(dataclasses.replace(PLAN, pp=2, dp_shard=4), 25.0, memory_bytes_per_gpu=90.0 * 2**30)
     text = said(make_result(roles=(Role(name="given", plan=slow),)))
     assert (
-        "Yours: 25 % slower (25.0 s, 90.0 GiB, on 64 GPUs, 0.312x the GPU-hours), and does not fit: there are 80.0 GiB: tp 8"
+        "Yours: 25 % slower (25.0 s, 90.0 GiB, on 64 GPUs, -69 % GPU-hours), and does not fit: there are 80.0 GiB: tp 8"
         in text
     )
     assert "Plan 1 is: the fastest; what you run" in said(make_result(roles=(Role(name="given", plan=make_ranked()),)))
