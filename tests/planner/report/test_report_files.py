@@ -88,7 +88,7 @@ def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
         "step",
         "80 % interval",
         "P(best)",
-        "gap",
+        "step time vs first",
         "memory",
         f"USD per M {'tokens' if name == 'mesh-static' else 'samples'}",
         "energy per step",

@@ -297,7 +297,7 @@ def test_sliders_show_what_estimate_predicts(browser: Browser, tmp_path: Path) -
     browser.run(MOVE, "batch", -3)
     seen = browser.run(SLIDERS)
     assert seen["problem"] == ""
-    assert seen["change"].endswith(" against the plan, with micro-batch 2")
+    assert seen["change"].endswith(" than the plan, with micro-batch 2")
     browser.run(MOVE, "seq", 1)
     seen = browser.run(SLIDERS)
     assert seen["problem"].startswith("No such plan: --seq 4096: network 'gpt3-1.3b' cannot be that long")
