@@ -442,7 +442,7 @@ def _full_times(
     # Little's law: those in flight go round in the time in which as many are served.
     place = np.maximum(flight / (batch.dp * places) - 1.0, 0.0) * cycle * (work.load != "backlog")
     tpot = (cycle - ttft) / tokens if tokens else np.zeros(len(batch))
-    rate = batch.dp * batch.max_batch / cycle
+    rate = np.minimum(batch.dp * batch.max_batch, flight or np.inf) / cycle
     reads, every = _passes_of_cycle(batch, reading, reading.waits)
     kernels_s = (reads * prefill.compute_s + (every - reads) * decode.compute_s) / batch.max_batch
     pause = np.where(reading.is_beside, prefill.through_s, decode.through_s + (batch.max_batch > 1) * prefill.slowest_s)

@@ -278,10 +278,11 @@ def stations_of(model: ServingModel, batch: ServingBatch, timed: _Timed | None =
     timed = timed or _Timed.of([model], batch)
     prefills, decodes, caches = timed.prefills, timed.decodes, timed.caches
     pool, real, running = batch.prefill_pool(batch.prefill_batch), np.float64, model.running(batch)
+    flight = model.workload.concurrency or 0
     with np.errstate(divide="ignore"):
         links_per_s = np.minimum(pool.dp / caches.sent_s, batch.dp / caches.received_s)
     return Stations(
-        in_flight=np.maximum(batch.dp * running.max_batch, model.workload.concurrency or 0).astype(real),
+        in_flight=np.where(flight, flight, batch.dp * running.max_batch).astype(real),
         places=running.max_batch.astype(real),
         groups=pool.dp / pool.sharing,
         together=pool.sharing.astype(real),

@@ -442,11 +442,11 @@ def _decoder_plans(shape: NetworkShape, settings: ServingSettings) -> ServingBat
         settings,
         degrees={name: bounds for name, bounds in settings.degrees.items() if name in DEGREES},
         max_workers=settings.max_workers - 1,
-        concurrency=None,
+        concurrency=settings.concurrency if settings.every_number else None,
     )
     found = [
         ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, prefill_dp=1, draft_tokens=drafted)
-        for tp, pp, ep, etp, dp in degrees_of(shape, free)
+        for tp, pp, ep, etp, dp in degrees_of(shape, free, every_number=settings.every_number)
         for drafted in drafts_of(settings)
     ]
     plans = ServingBatch.from_plans(found)
@@ -486,7 +486,7 @@ def _decoders(model: ServingModel, settings: ServingSettings) -> _Decoders:
     known[:, 1:] = np.maximum(known[:, 1:], ends)
     return _Decoders(
         plans=plans,
-        dp=plans.dp if "dp" in settings.degrees else 0 * plans.dp,
+        dp=plans.dp if "dp" in settings.degrees or settings.every_number else 0 * plans.dp,
         memory_bytes=model.memory(plans)[0]["memory_bytes"],
         largest=model.largest_replica(plans, most, settings.capacity_bytes),
         keeps=np.asarray(keeps.any(axis=1)),

@@ -1,7 +1,7 @@
 """Exhaustive search over serving plans: every plan that fits is scored, so the best is proven by enumeration.
 
 Replicas are independent (or share experts in step), so of the plans that differ only in their number the one with the most is never worse:
-it alone is in the space, unless ``dp`` is fixed.
+it alone is in the space, unless ``dp`` is fixed, or so many requests are in flight however many devices serve them and devices count.
 
 Where requests come at a rate, a replica has as many places as fit (or as are allowed), and more replicas make nobody wait longer. By
 objectives that count devices the best number of replicas is the least that keeps the limits, which is found by bisection.
@@ -99,6 +99,11 @@ class ServingSettings:
         return np.asarray(objective.score(figures, plans.workers, plans.readers, self.costs))
 
     @property
+    def every_number(self) -> bool:
+        """Whether fewer replicas than there is room for may be better: where so many requests are in flight however many there are."""
+        return self.concurrency is not None and SERVING_OBJECTIVES[self.objective].is_per_device
+
+    @property
     def held(self) -> int | None:
         """Requests in flight that places are tried for alone; None where numbers of places are."""
         return None if "max_batch" in self.degrees else self.concurrency
@@ -170,7 +175,7 @@ def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings)
             prefill_batch=several,
             draft_tokens=drafted,
         )
-        for tp, pp, ep, etp, dp in degrees_of(shape, settings)
+        for tp, pp, ep, etp, dp in degrees_of(shape, settings, every_number=settings.every_number)
         for chunk, several in prefills
         for drafted in drafts_of(settings)
     ]

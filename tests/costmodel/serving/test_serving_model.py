@@ -665,6 +665,14 @@ def test_few_requests_have_the_times_of_as_few_places() -> None:
     assert costs_of(same, P(max_batch=16)).ttft_s[0] == full.ttft_s[0]
 
 
+@pytest.mark.parametrize("plan", [P(dp=2, max_batch=3), P(dp=2, max_batch=3, prefill_dp=1), P(dp=3, max_batch=2)])
+def test_no_more_requests_are_counted_than_are_in_flight(plan: ServingPlan) -> None:
+    """Five over two or three replicas, which have six places (Little's law)."""
+    plain = model(large())
+    found = costs_of(replace(plain, workload=replace(plain.workload, concurrency=5)), plan)
+    assert found.request_s[0] * found.requests_per_s[0] == pytest.approx(5, rel=0.02)
+
+
 @pytest.mark.parametrize("places", [2, 4, 30])
 def test_requests_go_round_two_pools_whose_replicas_have_few_places(places: int) -> None:
     """With few places the replicas are full: they make as many tokens as one that reads nothing, and the others wait (Little's law)."""

@@ -16,7 +16,7 @@ from strategies.serving.pools import reads_apart, reads_shared, search_both
 from strategies.serving.pools_at_rate import fewest_workers
 from strategies.serving.search import ServingSettings, binding, excess, largest_rate, with_rate
 from tests.cases import mostly
-from tests.strategies.serving.test_serving_search import case
+from tests.strategies.serving.test_serving_search import COSTS, case, serving
 
 MOST = 12  # sequences per replica
 
@@ -220,3 +220,20 @@ def test_pools_are_those_that_the_engine_has(pools: str, stages: set[int]) -> No
     plans = [candidate.plan for candidate in search_both(ruled, free).candidates]
     assert {pp for plan in plans for pp in (plan.pp, plan.prefill_pp)} == stages
     assert not [plan for plan in plans if broken_serving_rules(ruled.shape, plan)]
+
+
+@pytest.mark.parametrize("objective", ["tokens_per_s_per_gpu", "energy"])
+def test_few_requests_in_flight_may_want_few_devices(objective: str) -> None:
+    """So many are in flight however many devices there are: the best on up to four is that of every number of them, of both kinds."""
+    found = serving()
+    work = replace(found.workload, concurrency=3)
+    model = replace(found, workload=work)
+    settings = ServingSettings(max_workers=4, capacity_bytes=1e18, objective=objective, concurrency=3, top=1)
+    settings = replace(settings, costs=COSTS.get(objective, settings.costs))
+    for kind in ("no", "yes"):
+        asked = replace(settings, disaggregate=kind)
+        best = search_both(model, asked).candidates[0].score
+        fixed = [
+            search_both(model, replace(asked, degrees={"dp": Bounds(values=(dp,))})).candidates for dp in (1, 2, 3)
+        ]
+        assert best == pytest.approx(min(each[0].score for each in fixed if each), rel=1e-9)
