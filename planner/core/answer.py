@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from costmodel.fields import Figure, parts_of
 from costmodel.uncertainty.limits import MemoryErrors
 from planner.core.blocks import Block, Table
-from planner.core.numbers import chance_text
+from planner.core.numbers import fit_text
 from planner.core.request import Request, TimeLimit
 
 if TYPE_CHECKING:
@@ -203,7 +203,9 @@ class RankedPlan:
     @property
     def fits_text(self) -> str:
         """P(fits) for people, as sure as the runs behind it allow; empty where it is not known."""
-        return "" if self.fits_probability is None else chance_text(self.fits_probability, self.fits_surest)
+        return fit_text(
+            self.fits_probability, self.fits_surest, self.memory_bytes_per_gpu, self.memory_there_bytes
+        )
 
     @property
     def memory_there_bytes(self) -> float:

@@ -187,20 +187,27 @@ def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, ther
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:
-    """Whose runs say how far predicted memory is off; of frameworks without runs, what tests of others show.
+    """Whose runs say how far predicted memory is off.
 
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=1439, framework="nanotron"), "nanotron")
     '1,439 runs of nanotron'
     >>> errors_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
-    '2,000 runs of other frameworks (torchtitan is untested; of plans that should fit under a framework left out, 90.9 % did)'
+    '2,000 runs of other frameworks'
     """
-    if errors.framework != OTHERS:
-        return f"{counted(errors.rows, 'run')} of {errors.framework}"
-    said = [f"{framework} is untested"] if framework else []
-    if errors.ran != 1.0:
-        said.append(f"of plans that should fit under a framework left out, {percent(errors.ran)} did")
-    whose = f"{counted(errors.rows, 'run')} of {'other' if framework else 'several'} frameworks"
-    return f"{whose} ({'; '.join(said)})" if said else whose
+    whose = errors.framework if errors.framework != OTHERS else f"{'other' if framework else 'several'} frameworks"
+    return f"{counted(errors.rows, 'run')} of {whose}"
+
+
+def test_words(errors: MemoryErrors, framework: str) -> str:
+    """How sure P(fits) of a framework without runs is: what became of other frameworks that were left out; empty where it has runs.
+
+    >>> test_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
+    'torchtitan is untested; of frameworks tested as if they were, 90.9 % of the plans within the limit ran'
+    """
+    if errors.framework != OTHERS or errors.ran == 1.0:
+        return ""
+    untested = f"{framework} is untested; " if framework else ""
+    return f"{untested}of frameworks tested as if they were, {percent(errors.ran)} of the plans within the limit ran"
 
 
 def reserve_words(reserve: str) -> str:

@@ -24,7 +24,7 @@ from planner.core.answer import (
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.capacity import errors_words, limit_words
+from planner.core.capacity import errors_words, limit_words, test_words
 from planner.core.notes import UNDER_PLANS
 from planner.core.numbers import (
     big_count,
@@ -217,7 +217,9 @@ def memory_fact(answer: Answer | Estimate, plan: RankedPlan) -> str:
         return memory
     why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
     limit = f"{'the limit is' if plan.fits else 'above the limit of'} {byte_text(plan.memory_capacity_bytes)}"
-    return f"{memory} by {errors_words(errors, framework)}; {limit} ({why})"
+    is_close = 2.0 * plan.memory_bytes_per_gpu > plan.memory_there_bytes  # see fit_text
+    tested = test_words(errors, framework) if is_close else ""
+    return f"{memory}{f' ({tested})' if tested else ''}; {limit} ({why} by {errors_words(errors, framework)})"
 
 
 # What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.

@@ -95,7 +95,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
     >>> said = benchmark_sentence(unsure, {1: 1, 2: 2, 4: 3})[0].text.partition(": ")[2].split(". ")
     >>> said[0]
-    'benchmark plans 1-3 (one is within 6 % of the best with 92 % probability)'
+    'benchmark plans 1-3 (one is within 6 % of the best of these 10 with 92 % probability)'
     >>> said[1]
     '--export FILE --pick N writes plan N.'
     >>> benchmark_sentence(unsure, {1: 1, 2: 2, 3: 3})[0].text.partition("). ")[2]
@@ -112,7 +112,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     within = ""
     if bars.near_within is not None and bars.near_probability is not None:
         chance = f"{_rounded(bars.near_probability)} probability"
-        within = f"within {100 * bars.near_within:.0f} % of the best with {chance}"
+        within = f"within {100 * bars.near_within:.0f} % of the best of these {count} with {chance}"
     if len(ranks) == 1:
         text = f"{'The first plan' if ranks == (first,) else f'Plan {named(ranks)}'} is {holds}."
     elif len(ranks) <= SHORT_LIST:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.core.answer import Curve
-from planner.core.numbers import chance_text, duration_text, percent, significant
+from planner.core.numbers import duration_text, fit_text, percent, significant
 from planner.core.objectives import compared_words
 from planner.core.what_if import WhatIf, WhatIfPoint
 from planner.report.answer import memory_text
@@ -95,7 +95,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
         f"{duration_text(step)} per step",
         f"{said}, {point.note}" if point.note else said,
         rate,
-        memory_text(used, found.there_bytes, chance="" if chance is None else chance_text(chance, found.fits_surest)),
+        memory_text(used, found.there_bytes, chance=fit_text(chance, found.fits_surest, used, found.there_bytes)),
         "Does not fit." if used > found.capacity_bytes else "",
     )
 
