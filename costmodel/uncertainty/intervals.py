@@ -263,8 +263,20 @@ def error_scales(candidates: Candidates, model: ErrorModel) -> FloatArray:
     """What errors are standardised by; see `ErrorModel.sharpness`."""
     if model.sharpness == 0.0:
         return np.full(len(candidates), model.typical_log_sd)
-    sd = standard_deviations(candidates, model)
-    return np.asarray(model.typical_log_sd ** (1.0 - model.sharpness) * sd**model.sharpness)
+    return np.asarray(_scale(standard_deviations(candidates, model), model))
+
+
+def least_scale(model: ErrorModel) -> float:
+    """The least of `error_scales`: that of plans to which no constant and no part adds anything.
+
+    >>> least_scale(ErrorModel(shared_log_sd=0.03, plan_log_sd=0.04))
+    0.05
+    """
+    return float(_scale(np.hypot(model.shared_log_sd, model.plan_log_sd), model))
+
+
+def _scale(log_sd: FloatArray, model: ErrorModel) -> FloatArray:
+    return np.asarray(model.typical_log_sd ** (1.0 - model.sharpness) * log_sd**model.sharpness)
 
 
 def intervals(candidates: Candidates, model: ErrorModel) -> tuple[FloatArray, FloatArray]:

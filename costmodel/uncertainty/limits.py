@@ -37,6 +37,8 @@ from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, ErrorMod
 
 # Chance of fitting that a plan needs unless told otherwise.
 CONFIDENCE = 0.95
+# Chance to keep the limits on its times that a plan to serve needs unless told otherwise, and the one that another plan is named for.
+EVEN, SURE = 0.5, 0.9
 # Errors of a framework without runs of its own.
 OTHERS = "others"
 

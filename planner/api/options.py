@@ -511,6 +511,17 @@ class Requests(TypedDict, total=False):
             read=time_limit,
         ),
     ]
+    limit_confidence: Annotated[
+        float | str | None,
+        Option(
+            "--limit-confidence",
+            "SHARE",
+            "Chance that a plan must have to keep --max-ttft and --max-tpot together, by the errors of measured servers. Default: 50%.",
+            panel=SERVING,
+            read=Values.likely,
+            rare=True,
+        ),
+    ]
     rate: Annotated[
         float | str | None,
         Option(

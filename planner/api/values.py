@@ -112,6 +112,10 @@ class Values:
         """Read a chance, above 0 and below 1 (as a number or in percent)."""
         return self._real(label, value, "above 0 and below 1 (100 %)", lambda found: 0 < found < 1, 0.5)
 
+    def likely(self, label: str, value: Any) -> float:
+        """Read a chance of one half or more, below 1 (as a number or in percent)."""
+        return self._real(label, value, "at least 0.5 (50 %) and below 1", lambda found: 0.5 <= found < 1, 0.5)
+
     def ratio(self, label: str, value: Any) -> float:
         """Read a relative gap, at least 0 and below 1 (as a number or in percent)."""
         return self._real(label, value, "at least 0 and below 1 (100 %)", lambda found: 0 <= found < 1, 0.0)

@@ -104,7 +104,7 @@ def _above(value: float) -> str:
 
 
 def after_fleet(fleets: Fleets, line: str, exported: Path | None) -> Commands | str:
-    """After ``planner size`` of a demand: limits that ask for 90 %, and the launch files of the plan; empty where nothing serves it."""
+    """After ``planner size`` of a demand: a fleet that is 90 % sure, and the launch files of the plan; empty where nothing serves it."""
     from planner.exporters.launch import targets_of
 
     if not fleets.ranked:
@@ -112,7 +112,7 @@ def after_fleet(fleets: Fleets, line: str, exported: Path | None) -> Commands | 
     best = fleets.ranked[0]
     commands = _kept(line, exported, targets_of(best.found, best.best))
     asked = best.space.report.surer_options(best.found)
-    if not best.is_sure and asked and not best.keeps_each:
+    if not best.is_sure and asked:
         commands.insert(0, f"{asked_again(line, asked)}  # 90 % sure")
     return Commands(commands)
 

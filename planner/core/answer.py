@@ -203,9 +203,7 @@ class RankedPlan:
     @property
     def fits_text(self) -> str:
         """P(fits) for people, as sure as the runs behind it allow; empty where it is not known."""
-        return fit_text(
-            self.fits_probability, self.fits_surest, self.memory_bytes_per_gpu, self.memory_there_bytes
-        )
+        return fit_text(self.fits_probability, self.fits_surest, self.memory_bytes_per_gpu, self.memory_there_bytes)
 
     @property
     def memory_there_bytes(self) -> float:

@@ -176,10 +176,10 @@ SENTENCES: Mapping[str, str] = {
         "the best plan holds the most sequences that are tried ({max_batch} per replica); --max-batch 1..4096 tries more"
     ),
     "limits_unlikely": (
-        "no plan keeps the limits more likely than not: these keep them as predicted, and P(keeps limits) says how likely that is"
+        "no plan keeps the limits with {asked:share}: these keep them as predicted, and P(keeps limits) says how likely that is"
     ),
     "rather_misses_one": (
-        "keeps each limit more likely than not, but both with {share:share} only: plans that rather keep both are ranked before it"
+        "keeps the limits with {share:share} only: plans that keep them with {asked:share} are ranked before it"
     ),
     "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
     "wide_interval": (

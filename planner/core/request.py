@@ -268,6 +268,7 @@ class Request:
     output_tokens: int | None = None
     max_ttft: TimeLimit | None = None
     max_tpot: TimeLimit | None = None
+    limit_confidence: float | None = None  # chance to keep them that a plan needs; None: one half
     kv: str | None = None
     load: Literal["traffic", "benchmark", "backlog"] | None = None  # how requests come
     concurrency: int | None = None  # requests in flight, of all replicas
@@ -321,6 +322,7 @@ class Request:
             "--output-tokens": self.output_tokens,
             "--max-ttft": self.max_ttft,
             "--max-tpot": self.max_tpot,
+            "--limit-confidence": self.limit_confidence,
             "--kv-precision": self.kv,
             "--load": self.load,
             "--concurrency": self.concurrency,

@@ -536,22 +536,15 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
 def _serving_search_keys(cost: Any) -> dict[str, Any]:
     from strategies.serving.simplest import FORGONE
 
-    limits = record(
-        "SurerLimits",
-        "Limits (of the same percentiles) that ask for a plan that keeps each with a chance of 90 %; null where the first does.",
-        max_ttft_s=key(Seconds | None, default=None),
-        max_tpot_s=key(Seconds | None, default=None),
-    )
     return {
         "fastest": key(
             cost | None,
             "The best plan for the objective, where the plan to run is a simpler one within 1 % of it. null: the plan to run is the best.",
         ),
         "forgone": key(several(Literal[FORGONE]), "What the plan to run has, and `fastest` lacks."),
-        "surer_limits": limits,
         "surer": key(
             cost | None,
-            "The best plan under `surer_limits`; null: none keeps them, there are none, or the search would take long.",
+            "The best plan that keeps the limits with a chance of 90 %, where the first does not; null: none does, or it takes long.",
             default=None,
         ),
         "aggregated": key(

@@ -820,7 +820,7 @@ FleetEntry = record(
     **{name: key(kind | None, doc, default=None) for name, (kind, doc) in _SERVERS.items()},
     surer=key(
         ServersEntry | None,
-        "The fewest GPUs that keep each limit with a chance of 90 %, where the first do not.",
+        "The fewest GPUs that keep the limits with a chance of 90 %, where the first do not.",
         default=None,
     ),
 )

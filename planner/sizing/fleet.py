@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.serving.plan import SERVING_RATES, ServingBatch, ServingPlan
+from costmodel.uncertainty.limits import SURE
 from planner.core.answer import Answer, RankedPlan
 from planner.core.errors import InputFileError, NoFeasiblePlan, UsageError
 from planner.core.request import Request
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from planner.spaces.serving.space import ServingPlanSpace
     from strategies.limits import Progress
 
-# The chance that is said to be sure, and chances that differ by no more than this are the same.
-_SURE, _AS_SURE = 0.9, 0.01
+_AS_SURE = 0.01  # chances that differ by no more than this are the same
 HOURS_PER_MONTH = 730.0
 # Choices of degrees that are looked at with their spare replicas, and those with as many GPUs of which the surest is taken.
 _CANDIDATES, _COMPARED = 1000, 8
@@ -74,7 +74,7 @@ class Fleet:
 
     @property
     def surer(self) -> Fleet | None:
-        """The fewest GPUs that keep each limit with a chance of 90 %, where the first plan does not; None where there are none."""
+        """The fewest GPUs that keep the limits with a chance of 90 %, where the first plan does not; None where there are none."""
         surer = self.found.baselines.get("surer")
         if surer is None or self.is_sure:
             return None
@@ -85,16 +85,11 @@ class Fleet:
     def is_sure(self) -> bool:
         """Whether the limits are kept with a chance of 90 %, or there are none."""
         chance = self.best["limits_probability"]
-        return chance is None or chance >= _SURE
-
-    @property
-    def keeps_each(self) -> bool:
-        """Whether each limit by itself is kept with a chance of 90 %, if not all of them together."""
-        return self.surer is not None and self.surer.best.plan == self.best.plan
+        return chance is None or chance >= SURE
 
     @property
     def lacks_surer(self) -> bool:
-        """Whether none keeps each limit with a chance of 90 %."""
+        """Whether none keeps the limits with a chance of 90 %."""
         return not self.is_sure and self.surer is None
 
     @property

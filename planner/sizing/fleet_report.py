@@ -134,10 +134,9 @@ def _facts(fleets: Fleets, best: Fleet, following: str) -> list[tuple[str, str]]
     surer = best.surer
     if surer is not None:
         money = "" if surer.money_per_month is None else f", {surer.money_per_month:,.0f} USD a month"
-        more = f"{counted(surer.gpus, 'GPU')} keep each with 90 %{money}: {_plan(surer)}"
-        kept.append("each by itself is kept with 90 %" if best.keeps_each else more)
+        kept.append(f"{counted(surer.gpus, 'GPU')} keep them with 90 %{money}: {_plan(surer)}")
     elif best.lacks_surer:
-        kept.append("no fleet of this cluster keeps each with 90 %")
+        kept.append("no fleet of this cluster keeps them with 90 %")
     unpriced = (
         [] if fleets.has_prices else [("Order", "by GPUs: not every device file states a price (price_per_hour)")]
     )

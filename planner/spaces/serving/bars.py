@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from costmodel.objectives import mean_of
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, times_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import ServingWorkload
-from costmodel.uncertainty.intervals import Candidates, intervals
+from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, intervals, least_scale
 from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
 from planner.uncertainty.bars import (
@@ -43,6 +44,7 @@ _OF_OBJECTIVE = {"ttft": "ttft_s", "tpot": "tpot_s"}
 # By how many percent one percent of a constant changes a time at most. Near what a plan can serve derivatives grow without end; times per
 # token do not, which are those of a full server there.
 _MOST_EFFECT = 3.0
+_NORMAL = NormalDist()
 _DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
 _COMMUNICATION = ("tp_s", "ep_s", "pp_s")
 
@@ -121,8 +123,31 @@ def _knowledge(
     return kinds_of, known
 
 
-def keep_limits(resolved: Resolved, model: ServingModel, batch: ServingBatch, limits: Mapping[str, float]) -> BoolArray:
-    """Whether plans keep all limits together more likely than not, (n,); at least one plan.
+def least_limits(
+    resolved: Resolved, model: ServingModel, limits: Mapping[str, float], confidence: float
+) -> dict[str, float]:
+    """What a time may be predicted to be at most to keep its limit with a chance of one half or more, whatever the plan.
+
+    Constants and parts of a plan only make its interval wider than that of the error of the formula.
+    """
+    ratio = _NORMAL.inv_cdf(confidence) / _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
+
+    def margin(name: str) -> float:
+        kinds = {
+            _kind_of(model.workload, mean_of(name), sharing=sharing, places=places)
+            for sharing in (False, True)
+            for places in (1, 2)
+        }
+        models = [serving_knowledge(resolved.request, kind, names=()).model for kind in kinds]
+        return min(ratio * known.high * least_scale(known) for known in models)
+
+    return {name: limit * math.exp(-margin(name)) for name, limit in limits.items()}
+
+
+def keep_limits(
+    resolved: Resolved, model: ServingModel, batch: ServingBatch, limits: Mapping[str, float], confidence: float
+) -> BoolArray:
+    """Whether plans keep all limits together with a chance of one half or more, (n,); at least one plan.
 
     Most that do not are found without what the constants do to them: these only make intervals wider, and limits above the predictions are
     kept less often then. That holds where errors agree in nothing.
@@ -133,11 +158,11 @@ def keep_limits(resolved: Resolved, model: ServingModel, batch: ServingBatch, li
     if len(rows):
         narrow = {kind: replace(each, log_sd={}, covariance=np.zeros((0, 0))) for kind, each in known.items()}
         kinds = {name: [kinds[n] for n in rows.tolist()] for name, kinds in kinds_of.items()}
-        kept[rows] = _chances_of(model, batch.take(rows), limits, kinds, narrow) >= 0.5
+        kept[rows] = _chances_of(model, batch.take(rows), limits, kinds, narrow) >= confidence
     rows = np.flatnonzero(kept)
     if len(rows) and (alike.any() or any(each.log_sd for each in known.values())):
         some = batch.take(rows)
-        kept[rows] = _chances_of(model, some, limits, *_knowledge(resolved, model, some, 2)) >= 0.5
+        kept[rows] = _chances_of(model, some, limits, *_knowledge(resolved, model, some, 2)) >= confidence
     return np.asarray(kept)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES, mean_of
+from costmodel.objectives import PERCENTILES, SERVING_OBJECTIVES
 from costmodel.serving.workload import Drafting
 from planner.core.answer import Answer, Estimate, RankedPlan, ServingLoad
 from planner.core.blocks import Block, Column
@@ -106,9 +106,6 @@ class ServingReport(SpaceReport):
             return {}
         return {
             **first_plan_document(answer),
-            "surer_limits": {
-                f"max_{mean_of(name)}": limit for name, limit in answer.details.get("surer_limits", {}).items()
-            },
         }
 
     def speed_facts(self, plan: RankedPlan, objective: str, runs: str = "") -> list[tuple[str, str]]:
@@ -124,7 +121,7 @@ class ServingReport(SpaceReport):
     def surer_options(self, answer: Answer) -> Mapping[str, str]:
         if answer.baselines.get("surer") is None and answer.details.get("surer_searched", True):
             return {}
-        return dict(_option(name, limit) for name, limit in answer.details["surer_limits"].items())
+        return {"--limit-confidence": "90%"}
 
     def where_fullest(self, answer: Answer | Estimate, plan: RankedPlan) -> tuple[str, str]:
         most = counted(plan["largest_batch"], "request")
@@ -317,34 +314,26 @@ def _limits(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]
 
 
 def _surer(answer: Answer) -> str:
-    """What a plan that keeps the limits with 90 % probability costs."""
-    found, limits = answer.baselines["surer"], answer.details["surer_limits"]
-    of_each = " of each" if len(limits) > 1 else ""
-    options = " ".join(word for name, limit in limits.items() for word in _option(name, limit))
-    asks = f"90 % sure{of_each} with {options}"
+    """What a plan that keeps the limits with a chance of 90 % costs."""
+    found = answer.baselines["surer"]
     if found is None:
-        return f"no plan is 90 % sure{of_each} ({options})" if answer.details["surer_searched"] else asks
-    figure = SERVING_OBJECTIVES[answer.objective].figure
-    if cost := SERVING_OBJECTIVES[answer.objective].cost_figure:
+        return (
+            "no plan keeps them with 90 %" if answer.details["surer_searched"] else "90 % with --limit-confidence 90%"
+        )
+    first, objective = answer.plans[0], SERVING_OBJECTIVES[answer.objective]
+    figure = objective.figure
+    if objective.cost_figure:
         unit = "USD per million output tokens" if answer.objective == "money" else "J per output token"
-        return f"{asks}, with {significant(found[cost])} {unit} in place of {significant(answer.plans[0][cost])}"
-    if found["rate_per_s"] is not None and SERVING_OBJECTIVES[answer.objective].is_per_device:
-        return f"{asks}, on {found.workers} GPUs in place of {answer.plans[0].workers}"
-    if figure == "output_tokens_per_s":
-        now, then = (significant(plan[figure]) for plan in (answer.plans[0], found))
-        return f"{asks}, at {then} output tokens/s in place of {now}"
-    now, then = (duration_text(plan[figure]) for plan in (answer.plans[0], found))
-    return f"{asks}, at {then} in place of {now}"
-
-
-def _option(figure: str, limit_s: float) -> tuple[str, str]:
-    """A limit as the command line takes it: the option and its value.
-
-    >>> _option("ttft_p99_s", 2.0), _option("tpot_s", 0.03)
-    (('--max-ttft', 'p99:2000ms'), ('--max-tpot', '30ms'))
-    """
-    time, *share = figure.split("_")[:-1]
-    return f"--max-{time}", f"{''.join(f'{of}:' for of in share)}{1e3 * limit_s:g}ms"
+        now, then = (significant(plan[objective.cost_figure]) for plan in (first, found))
+        then = f"{then} {unit}"
+    elif found["rate_per_s"] is not None and objective.is_per_device:
+        now, then = f"{first.workers:,}", counted(found.workers, "GPU")
+    elif figure == "output_tokens_per_s":
+        now, then = (significant(plan[figure]) for plan in (first, found))
+        then = f"{then} output tokens/s"
+    else:
+        now, then = (duration_text(plan[figure]) for plan in (first, found))
+    return f"90 % sure: {found.summary}, {then} in place of {now}"
 
 
 def limit_chance(plan: RankedPlan) -> str:

@@ -20,7 +20,7 @@ from costmodel.hardware.host import DeviceCost
 from costmodel.mesh.modules import MeshError, fold
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
-from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, mean_of
+from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES
 from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel, check_generates, times_with
 from costmodel.serving.plan import (
@@ -46,6 +46,7 @@ from costmodel.serving.workload import (
     ServingWorkload,
     encoder_layers,
 )
+from costmodel.uncertainty.limits import EVEN, SURE
 from planner.core.answer import (
     ASSUMED,
     Answer,
@@ -94,8 +95,7 @@ _ONE = Bounds(values=(1,))
 # Drafted tokens that are tried unless the user says how many.
 _DRAFTS = Bounds(low=0, high=5)
 _LIMITED = {"ttft": "time to first token", "tpot": "time per token"}
-# A chance of one half, but for rounding.
-_EVEN = 0.5 - 1e-9
+_ROUNDING = 1e-9  # of a chance
 # Another search says what a surer plan costs, where so many plans take a moment.
 _CHEAP_SEARCH = 300_000
 # What kernels of a decoding pass spend most of their time on: by what would make them faster.
@@ -330,6 +330,11 @@ class ServingPlanSpace(PlanSpace):
         return self.load.limits
 
     @property
+    def confidence(self) -> float:
+        """The chance with which a plan has to keep all of them."""
+        return self.request.limit_confidence or EVEN
+
+    @property
     def at_rate(self) -> bool:
         """Whether requests come at a rate, however fast they are answered."""
         return self.model.workload.arrivals is not None
@@ -379,19 +384,26 @@ class ServingPlanSpace(PlanSpace):
 
     # -- the search
 
-    def settings(self) -> ServingSettings:
-        """Limits of the search that the question asks for."""
-        request, degrees = self.resolved.request, self.degrees
+    def settings(self, confidence: float | None = None) -> ServingSettings:
+        """Limits of the search that the question asks for; another chance to keep those on times."""
+        request, degrees, limits = self.resolved.request, self.degrees, self.limits
+        chance = confidence or self.confidence
+        if limits and chance > EVEN:
+            from planner.spaces.serving.bars import least_limits
+
+            limits = least_limits(self.resolved, self.model, limits, chance)
         if self.model.workload.drafting is not None:
             degrees = {"draft_tokens": _DRAFTS, **degrees}
         return ServingSettings(
             max_workers=request.gpus,
             capacity_bytes=self.capacity_bytes,
             objective=self.objective,
-            limits=self.limits,
+            limits=limits,
             most_load=self.model.assumptions.most_load if self.at_rate else float("inf"),
             concurrency=request.concurrency,
-            keeps_all=self._keeps_all if len(self.limits) > 1 else None,
+            keeps_all=functools.partial(self._keeps_all, chance)
+            if limits and (len(limits) > 1 or chance > EVEN)
+            else None,
             degrees=degrees,
             disaggregate=self.disaggregate,
             costs=self.costs,
@@ -452,23 +464,23 @@ class ServingPlanSpace(PlanSpace):
         outcome = search_both(self.model, settings, progress)
         if outcome.candidates or outcome.interrupted or outcome.out_of_time or not settings.keeps_all:
             return outcome
-        # None keeps them all more likely than not: those that are predicted to.
-        return search_both(self.model, dataclasses.replace(settings, keeps_all=None), progress)
+        # None keeps them all as surely as that: those that are predicted to.
+        return search_both(self.model, dataclasses.replace(settings, keeps_all=None, limits=self.limits), progress)
 
-    def _keeps_all(self, plans: ServingBatch) -> BoolArray:
-        """Whether plans keep all limits together more likely than not."""
+    def _keeps_all(self, confidence: float, plans: ServingBatch) -> BoolArray:
+        """Whether plans keep all limits together with a chance of one half or more."""
         from planner.spaces.serving.bars import keep_limits
 
         every, known = [plans.plan(n) for n in range(len(plans))], self._kept
-        rows = [n for n, plan in enumerate(every) if plan not in known]
+        rows = [n for n, plan in enumerate(every) if (plan, confidence) not in known]
         if rows:
-            kept = keep_limits(self.resolved, self.model, plans.take(rows), self.limits)
-            known.update(zip([every[n] for n in rows], kept.tolist(), strict=True))
-        return np.array([known[plan] for plan in every])
+            kept = keep_limits(self.resolved, self.model, plans.take(rows), self.limits, confidence)
+            known.update(zip([(every[n], confidence) for n in rows], kept.tolist(), strict=True))
+        return np.array([known[plan, confidence] for plan in every])
 
     @functools.cached_property
-    def _kept(self) -> dict[ServingPlan, bool]:
-        """Whether plans that searches asked about keep all limits."""
+    def _kept(self) -> dict[tuple[ServingPlan, float], bool]:
+        """Whether plans that searches asked about keep all limits with a chance."""
         return {}
 
     def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
@@ -517,8 +529,8 @@ class ServingPlanSpace(PlanSpace):
         best, assumed = answer.plans[0], self.model.assumptions
         if SERVING_OBJECTIVES[self.objective].figure == "output_tokens_per_s" and not self.limits:
             notes.append(Note("no_limits"))
-        if _misses_one(best):
-            notes.append(Note("limits_unlikely"))
+        if self._misses_one(best):
+            notes.append(Note("limits_unlikely", asked=self.confidence))
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
             notes.append(Note("uneven_experts"))
@@ -549,29 +561,26 @@ class ServingPlanSpace(PlanSpace):
         prompt, output = workload.prompt_tokens, workload.output_tokens
         return [Note("beyond_context", prompt=prompt, output=output, context=model.context, network=model.name)]
 
+    def _misses_one(self, ranked: RankedPlan) -> list[Note]:
+        """That a plan which keeps all limits as predicted does not keep them together as surely as asked."""
+        chance, asked = ranked["limits_probability"], self.confidence
+        unsure = chance is not None and chance < asked - _ROUNDING
+        return [Note("rather_misses_one", share=chance, asked=asked)] if unsure else []
+
     def _with_surer(self, answer: Answer, found: Found) -> Answer:
-        """The answer with limits that ask for a plan that keeps each with a chance of 90 %, and that plan where it is quickly found."""
-        best = answer.plans[0]
-        ends = {name: _high(best, name) for name in self.limits}
-        asked = {
-            name: _rounded_down(limit * best[name] / ends[name])
-            for name, limit in self.limits.items()
-            if ends[name] > limit
-        }
-        if not asked:
+        """The answer with the best plan that keeps the limits with a chance of 90 %, where the first does not and it is quickly found."""
+        chance = answer.plans[0]["limits_probability"]
+        if chance is None or chance >= SURE or self.confidence >= SURE:
             return answer
-        surer = None
-        is_cheap = found.outcome.searched["enumerated"] <= _CHEAP_SEARCH
+        surer, is_cheap = None, found.outcome.searched["enumerated"] <= _CHEAP_SEARCH
         if is_cheap:
-            usual = self.settings()
-            settings = dataclasses.replace(usual, top=1, limits={**usual.limits, **asked})
-            candidates = search_both(self.model, settings).candidates
+            candidates = search_both(self.model, dataclasses.replace(self.settings(SURE), top=1)).candidates
             if candidates:
-                (surer,), _ = self.error_bars(self.rank([candidates[0].plan], best.score))
+                (surer,), _ = self.error_bars(self.rank([candidates[0].plan], answer.plans[0].score))
         return dataclasses.replace(
             answer,
             baselines={**answer.baselines, "surer": surer},
-            details={**answer.details, "surer_limits": asked, "surer_searched": is_cheap},
+            details={**answer.details, "surer_searched": is_cheap},
         )
 
     # -- figures
@@ -891,7 +900,7 @@ class ServingPlanSpace(PlanSpace):
             *self._beyond_context(),
             *self.does_not_fit(ranked, max_batch=batch, more=more),
             *(broken := missed_limits(self.limits, ranked)),
-            *([] if broken else _misses_one(ranked)),
+            *([] if broken else self._misses_one(ranked)),
             *self._found_by(ranked.plan),
         ]
 
@@ -923,23 +932,6 @@ class ServingPlanSpace(PlanSpace):
         raise UsageError("a plan that serves a network has no timeline of a step")
 
 
-def _high(ranked: RankedPlan, name: str) -> float:
-    """The upper end of the interval of a time, or of a percentile of it, which is as far off as its mean."""
-    ends = {"ttft_s": ranked["ttft_high_s"], "tpot_s": ranked.step_time_high_s}
-    mean = mean_of(name)
-    return float(ends[mean] * ranked[name] / ranked[mean])
-
-
-def _rounded_down(seconds: float) -> float:
-    """A time of three digits, as a limit is written.
-
-    >>> _rounded_down(0.0245678), _rounded_down(1.2399)
-    (0.0245, 1.23)
-    """
-    digits = 2 - math.floor(math.log10(seconds))
-    return round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits)
-
-
 def varying(variation: float | None) -> str:
     """How much lengths differ, in words.
 
@@ -953,10 +945,10 @@ def limited(figure: str) -> str:
     """The name of a time that has a limit.
 
     >>> limited("ttft_s"), limited("tpot_p90_s")
-    ('time to first token', 'time per token (p90)')
+    ('time to first token (mean)', 'time per token (p90)')
     """
-    time, *share = figure.split("_")[:-1]
-    return _LIMITED[time] + (f" ({share[0]})" if share else "")
+    time, share = [*figure.split("_")[:-1], "mean"][:2]
+    return f"{_LIMITED[time]} ({share})"
 
 
 def gpus_needed(plan: ServingPlan, times: float) -> int:
@@ -967,12 +959,6 @@ def gpus_needed(plan: ServingPlan, times: float) -> int:
     """
     unit = int(ServingBatch.from_plans([plan]).sharing[0])
     return math.ceil(plan.dp / unit * times) * unit * (plan.workers // plan.dp)
-
-
-def _misses_one(ranked: RankedPlan) -> list[Note]:
-    """That a plan which keeps all limits as predicted does not keep them together more likely than not."""
-    chance = ranked["limits_probability"]
-    return [Note("rather_misses_one", share=chance)] if chance is not None and chance < _EVEN else []
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:
@@ -1039,6 +1025,8 @@ def _check_options(request: Request) -> None:
             for flag, is_given in needing.items()
             if is_given
         ]
+    if request.limit_confidence is not None and not (request.max_ttft or request.max_tpot):
+        problems.append("--limit-confidence: needs a limit to keep, --max-ttft or --max-tpot")
     if request.output_tokens == 1:
         asked = [
             flag

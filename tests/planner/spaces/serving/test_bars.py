@@ -196,22 +196,22 @@ def test_the_chance_of_a_limit_is_that_of_the_interval(answer: Ask) -> None:
 
 
 @pytest.mark.e2e
-def test_limits_that_ask_for_ninety_percent_give_it(answer: Ask) -> None:
+def test_a_plan_that_is_ninety_percent_sure_is_named(answer: Ask) -> None:
     found = asked(answer, "--max-tpot", "12ms")
-    limit = found["surer_limits"]["max_tpot_s"]
-    then = asked(answer, "--max-tpot", f"{1e3 * limit:g}ms")["plans"][0]
-    assert then["plan"] == found["surer"]["plan"]
-    assert then["step_time_high_s"] == pytest.approx(0.012, rel=0.02)
-    assert found["surer"]["limits_probability"] == pytest.approx(0.9, abs=0.03)
+    then = asked(answer, "--max-tpot", "12ms", "--limit-confidence", "90%")
+    assert then["plans"][0]["plan"] == found["surer"]["plan"]
+    assert then["plans"][0]["step_time_high_s"] == pytest.approx(0.012, rel=0.02)
+    assert 0.9 <= found["surer"]["limits_probability"] < 0.93
+    assert "surer" not in then
     text = " ".join(answer(*QUESTION, "--max-tpot", "12ms").split())
-    assert f"90 % sure with --max-tpot {1e3 * limit:g}ms, at " in text
+    assert re.search(r"; 90 % sure: \S.* output tokens/s in place of ", text)
     assert re.search(
-        rf" --max-tpot {1e3 * limit:g}ms # 90 % sure planner optimize .* --max-tpot 12ms --export plan.yaml ", text
+        r"--limit-confidence 90% # 90 % sure planner optimize .* --max-tpot 12ms --export plan.yaml ", text
     )
     assert re.search(r"; 5\d % sure to keep its limit\. ", text)
     # A limit far away needs no word.
     sure = asked(answer, "--max-tpot", "10s")
-    assert (sure["surer_limits"], sure.get("surer")) == ({}, None)
+    assert "surer" not in sure
     assert "; >99 % sure to keep its limit." in answer(*QUESTION, "--max-tpot", "10s")
 
 
@@ -245,23 +245,33 @@ def test_two_limits_are_kept_less_often_than_either(answer: Ask, load: str, limi
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "first", "load"),
+    ("name", "limit", "first", "load", "confidence"),
     [
-        ("llama3-8b", 0.02, None, "traffic"),
-        ("mixtral-8x7b", 0.02, None, "traffic"),
-        ("llama3-8b", 0.016, 0.095, "traffic"),
-        pytest.param("llama3-8b", 0.016, 0.028, "backlog", marks=pytest.mark.exact),
-        pytest.param("mixtral-8x7b", 0.021, 0.08, "traffic", marks=pytest.mark.exact),
+        ("llama3-8b", 0.02, None, "traffic", None),
+        ("mixtral-8x7b", 0.02, None, "traffic", None),
+        ("llama3-8b", 0.016, 0.095, "traffic", None),
+        ("llama3-8b", 0.02, None, "traffic", 0.9),
+        ("llama3-8b", 0.02, 0.2, "traffic", 0.8),
+        pytest.param("llama3-8b", 0.0155, 0.033, "backlog", None, marks=pytest.mark.exact),
+        pytest.param("llama3-8b", 0.0155, 0.04, "backlog", 0.7, marks=pytest.mark.exact),
+        pytest.param("mixtral-8x7b", 0.021, 0.085, "traffic", None, marks=pytest.mark.exact),
+        pytest.param("mixtral-8x7b", 0.021, None, "traffic", 0.75, marks=pytest.mark.exact),
     ],
 )
 def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
-    name: str, limit: float, first: float | None, load: Load
+    name: str, limit: float, first: float | None, load: Load, confidence: float | None
 ) -> None:
     """Against all plans, costed with their intervals one by one; two limits are kept together."""
     gpus = 2 if name == "llama3-8b" else 4
     first_limit = None if first is None else TimeLimit(first)
     request = Request(
-        model=name, mode="inference", gpus=gpus, load=load, max_tpot=TimeLimit(limit), max_ttft=first_limit
+        model=name,
+        mode="inference",
+        gpus=gpus,
+        load=load,
+        max_tpot=TimeLimit(limit),
+        max_ttft=first_limit,
+        limit_confidence=confidence,
     )
     space = serving_space(resolve(request))
     degrees = {"max_batch": Bounds(values=(8, 64, 100, 128)), "prefill_chunk": Bounds(values=(0, 512))}
@@ -274,12 +284,12 @@ def test_a_plan_that_rather_breaks_a_limit_is_first_only_where_none_keeps_it(
     every = every.take(np.flatnonzero(space.model.memory_bytes(every) <= space.capacity_bytes))
     barred, _ = space.error_bars(space.rank([every.plan(n) for n in range(len(every))]))
     predicted = [plan for plan in barred if plan["tpot_s"] <= limit and plan["ttft_s"] <= (first or np.inf)]
-    keep = [plan for plan in predicted if plan["limits_probability"] >= 0.5]
+    keep = [plan for plan in predicted if plan["limits_probability"] >= (confidence or 0.5)]
     assert 0 < len(keep) <= len(predicted)
-    assert (len(keep) < len(predicted)) == (first is not None), (
+    assert (len(keep) < len(predicted)) == (first is not None or confidence is not None), (
         "one limit alone is kept more likely than not by all predicted to"
     )
-    if first is not None and load == "traffic":  # some plans keep either limit, and not both
+    if first is not None and load == "traffic" and not confidence:  # some plans keep either limit, and not both
         each = search_serving(space.model, replace(settings, keeps_all=None)).candidates
         assert [candidate.plan for candidate in each] != found
     alone = search_serving(space.model, replace(settings, top=1)).candidates
@@ -295,8 +305,16 @@ def test_where_none_keeps_a_limit_more_likely_than_not_the_answer_says_so(answer
     assert found["note_codes"][-1]["code"] == "limits_unlikely"
     assert 0.25 <= found["plans"][0]["limits_probability"] < 0.5  # half of the runs keep either limit
     alone = answer("estimate", *QUESTION[1:], "--tp", "2", "--max-batch", "1", *limits)
-    assert "keeps each limit more likely than not, but both with" in " ".join(alone.split())
-    assert "no plan is 90 % sure of each" in " ".join(answer(*QUESTION, *limits).split())
+    assert re.search(
+        r"keeps the limits with \d+(\.\d)? % only: plans that keep them with 50\S* % are ranked",
+        " ".join(alone.split()),
+    )
+    assert "no plan keeps them with 90 %" in " ".join(answer(*QUESTION, *limits).split())
+
+
+def test_a_confidence_without_limits_is_refused(fails: Callable[..., str]) -> None:
+    assert "--limit-confidence: needs a limit to keep" in fails(*QUESTION, "--limit-confidence", "90%")
+    assert "at least 0.5 (50 %) and below 1" in fails(*QUESTION, "--max-tpot", "12ms", "--limit-confidence", "30%")
 
 
 @pytest.mark.e2e

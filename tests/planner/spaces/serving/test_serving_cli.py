@@ -28,7 +28,7 @@ def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> N
         "first token after",
         "plans that fits and keeps the limits is faster than the first",
         " enumerated; ",
-        "time per token at most 20.0 ms",
+        "time per token (mean) at most 20.0 ms",
         "prompt 500 tokens (given)",
         "memory_utilisation 0.9",
     ):
