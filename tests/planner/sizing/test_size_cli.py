@@ -155,7 +155,9 @@ def test_nothing_will_do(said: Any) -> None:
 def test_the_exported_plan_is_the_answer(said: Any, answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     best = _document(said, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
-    assert f"planner explain --plan {file}" in answer("size", *GOAL, "--days", "1", "--export", file, "--width", "400")
+    assert f"planner export {file} --to megatron" in answer(
+        "size", *GOAL, "--days", "1", "--export", file, "--width", "400"
+    )
     assert json.loads(answer("estimate", "--plan", str(file), "--json"))["step_time_s"] == pytest.approx(
         best["step_time_s"]
     )
