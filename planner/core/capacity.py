@@ -202,12 +202,12 @@ def test_words(errors: MemoryErrors, framework: str) -> str:
     """How sure P(fits) of a framework without runs is: what became of other frameworks that were left out; empty where it has runs.
 
     >>> test_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
-    'torchtitan is untested; of frameworks tested as if they were, 90.9 % of the plans within the limit ran'
+    'torchtitan is untested; in tests that left a framework out, 90.9 % of the plans within the limit ran'
     """
     if errors.framework != OTHERS or errors.ran == 1.0:
         return ""
     untested = f"{framework} is untested; " if framework else ""
-    return f"{untested}of frameworks tested as if they were, {percent(errors.ran)} of the plans within the limit ran"
+    return f"{untested}in tests that left a framework out, {percent(errors.ran)} of the plans within the limit ran"
 
 
 def reserve_words(reserve: str) -> str:
