@@ -77,7 +77,9 @@ FAULTS = [
         ("min(_LINK_SHARE * link, _COPY_SHARE * own)", "_LINK_SHARE * link", "memory of the host never limits its link"),
         # serving, mixed GPUs, what a framework adds, intervals
         ("pp = (batch.pp - 1) * transfer", "pp = batch.pp * transfer", "one transfer too many between stages"),
-        ("return workers * token_s if", "return token_s if", "tokens/s per GPU not divided"),
+        ("- readers) * each.waiting", ") * each.waiting", "GPUs that read prompts paid for twice"),
+        ("restart_s + write_s)) * math.expm1", "restart_s)) * math.expm1", "a checkpoint that is written is safe at once"),
+        ("places + load * share", "places + load", "hosts that wait for repairs wait alone"),
         ("needed = workload.first_tokens + output", "needed = workload.first_tokens", "context without the answer"),
         ("np.max(end_s - slack_s(backward_s), axis=1)", "np.max(end_s, axis=1)", "stages that wait hide nothing"),
         ("NormalDist().inv_cdf((n - 0.375) /", "NormalDist().inv_cdf((n - 0.5) /", "slowest of n workers"),
@@ -114,8 +116,6 @@ FAULTS = [
         ("gap=plan.score / best - 1.0", "gap=plan.score / best", "a gap of 100 % for the best plan"),
         ("self.samples * self.seq / self.step_time_s", "self.samples / self.step_time_s", "samples/s called tokens/s"),
         ("useful / self.goodput", "useful", "goodput has no effect"),
-        ("restart_s + write_s)) * math.expm1", "restart_s)) * math.expm1", "a checkpoint that is written is safe at once"),
-        ("places + load * share", "places + load", "hosts that wait for repairs wait alone"),
         ("return self.money * self.slower(surely=surely)", "return self.money", "a budget kept on average"),
         ("(last // first).bit_length()", "(last // first).bit_length() - 1", "sweep without its last count"),
         # files for trainers and servers

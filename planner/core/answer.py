@@ -530,6 +530,10 @@ class ReportParts(Protocol):
         """What a plan keeps with which chance, for the sentence that names it; begins with its comma."""
         return ""
 
+    def binding(self, answer: Answer | Estimate, plan: RankedPlan) -> str:
+        """Which limit keeps a plan from more, behind what its time goes to; empty where none does."""
+        return ""
+
     def surer_options(self, answer: Answer) -> Mapping[str, str]:
         """Options that ask for a plan that keeps the limits more surely; empty where none is needed, or keeps them."""
         return {}

@@ -171,19 +171,19 @@ def margin_words(request: Request, errors: MemoryErrors | None) -> str:
     return ", ".join([*words, *([] if confidence is None else [f"less a margin to fit with {percent(confidence)}"])])
 
 
-def limit_words(request: Request, errors: MemoryErrors, limit_bytes: float, there_bytes: float) -> str:
+def limit_words(request: Request, errors: MemoryErrors, framework: str, limit_bytes: float, there_bytes: float) -> str:
     """Why a plan may not need more than a limit: the option that says otherwise.
 
-    >>> errors = MemoryErrors(mean=0.0, log_sd=0.1)
-    >>> limit_words(Request(model="m"), errors, errors.limit_bytes(80e9, 0.95), 80e9)
-    '--memory-confidence 95%'
-    >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, 40 * 2**30, 80e9)
-    'as asked'
+    >>> errors = MemoryErrors(mean=0.0, log_sd=0.1, rows=30, framework="nanotron")
+    >>> limit_words(Request(model="m"), errors, "nanotron", errors.limit_bytes(80e9, 0.95), 80e9)
+    'for 95 % by 30 runs of nanotron (--memory-confidence)'
+    >>> limit_words(Request(model="m", memory_limit="40 GiB"), errors, "nanotron", 40 * 2**30, 80e9)
+    'asked for'
     """
     confidence = confidence_of(request, errors)
     if confidence is not None and limit_bytes >= errors.limit_bytes(there_bytes, confidence) * (1.0 - EQUAL):
-        return f"--memory-confidence {100.0 * confidence:g}%"
-    return "as asked"
+        return f"for {100.0 * confidence:g} % by {errors_words(errors, framework)} (--memory-confidence)"
+    return "asked for"
 
 
 def errors_words(errors: MemoryErrors, framework: str) -> str:

@@ -24,7 +24,7 @@ from planner.core.answer import (
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.capacity import errors_words, limit_words, test_words
+from planner.core.capacity import limit_words, test_words
 from planner.core.notes import UNDER_PLANS
 from planner.core.numbers import (
     big_count,
@@ -150,7 +150,7 @@ def _search_blocks(answer: Answer, following: str) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
     facts = [
         *_verdict(answer, best),
-        ("Limited by", limits_text(best)),
+        ("Limited by", f"{limits_text(best)}{answer.space.report.binding(answer, best)}"),
         ("Proof", _proof(answer, better)),
         *_workers(answer, better),
         *answer.space.report.search_facts(answer),
@@ -215,11 +215,11 @@ def memory_fact(answer: Answer | Estimate, plan: RankedPlan) -> str:
     framework, errors = answer.setting.framework, answer.setting.memory_errors
     if errors is None or not plan.fits_text:
         return memory
-    why = limit_words(answer.space.request, errors, plan.memory_capacity_bytes, plan.memory_there_bytes)
-    limit = f"{'the limit is' if plan.fits else 'above the limit of'} {byte_text(plan.memory_capacity_bytes)}"
+    why = limit_words(answer.space.request, errors, framework, plan.memory_capacity_bytes, plan.memory_there_bytes)
     is_close = 2.0 * plan.memory_bytes_per_gpu > plan.memory_there_bytes  # see fit_text
     tested = test_words(errors, framework) if is_close else ""
-    return f"{memory}{f' ({tested})' if tested else ''}; {limit} ({why} by {errors_words(errors, framework)})"
+    limit = f"the limit {why} is {byte_text(plan.memory_capacity_bytes)}"
+    return f"{memory}{f' ({tested})' if tested else ''}; {'' if plan.fits else 'it does not: '}{limit}"
 
 
 # What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.
@@ -227,6 +227,7 @@ _WAITING = {
     "memory bandwidth": "compute, whose kernels wait for memory",
     "host launches": "compute, whose kernels wait for hosts to start them",
 }
+_OF = {"tpot_s": " of the time per token", "ttft_s": " of the time to first token"}
 _PART_OF = {**dict.fromkeys(_WAITING, "compute"), "gradient exchange": "exposed gradient exchange"}
 
 
@@ -245,7 +246,7 @@ def limits_text(plan: RankedPlan) -> str:
     if mfu and shares.get("compute"):
         texts["compute"] += f"{' of time' * (largest == 'compute')} at {100 * mfu / shares['compute']:.0f} % of peak"
     elif largest:
-        texts[largest] += " of time"
+        texts[largest] += _OF.get(plan.main, " of time")
     order = sorted(shares, key=lambda word: (word != largest, word == OTHER, -shares[word]))
     words = (texts[word] if word == largest else f"{word} {texts[word]}" for word in order)
     return f"{bottleneck_text(plan)} ({', '.join(words)})"

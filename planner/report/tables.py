@@ -294,6 +294,10 @@ _OTHERS = (
         "recompute: backward passes compute again what is cheap (selective) or whole blocks (full)",
     ),
     (r"\boffload (?:optimizer|activations)\b", "offload: kept on the host"),
+    (
+        r", (ring|[a-z-]*tree|butterfly|hierarchical|recursive-[a-z-]+|one-to-all|in-network)(?:;|$)",
+        "{0}: how all-reduces run",
+    ),
 )
 
 
@@ -304,8 +308,8 @@ def legend(names: Sequence[str]) -> str:
     ('tp, pp: how many GPUs split each matrix, the layers; vpp: chunks of layers per GPU.', '')
     >>> legend(["dp 16 (zero 1 over 8)"]).partition("; over ")[2]
     '8: within groups of 8 GPUs.'
-    >>> legend(["conv1-conv5: data x8, fc6: channels x8"])
-    'data, channels: how many GPUs split the samples, outputs of a layer.'
+    >>> legend(["conv1-conv5: data x8, fc6: channels x8, butterfly"])
+    'data, channels: how many GPUs split the samples, outputs of a layer; butterfly: how all-reduces run.'
     """
     text = "; ".join(names)
     said = []

@@ -95,7 +95,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
     >>> said = benchmark_sentence(unsure, {1: 1, 2: 2, 4: 3})[0].text.partition(": ")[2].split(". ")
     >>> said[0]
-    'benchmark plans 1-3 (one is within 6 % of the best of these 10 with 92 % probability)'
+    'benchmark plans 1-3 (one is within 6 % of the best with 92 % probability)'
     >>> said[1]
     '--export FILE --pick N writes plan N.'
     >>> benchmark_sentence(unsure, {1: 1, 2: 2, 3: 3})[0].text.partition("). ")[2]
@@ -112,7 +112,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
     within = ""
     if bars.near_within is not None and bars.near_probability is not None:
         chance = f"{_rounded(bars.near_probability)} probability"
-        within = f"within {100 * bars.near_within:.0f} % of the best of these {count} with {chance}"
+        within = f"within {100 * bars.near_within:.0f} % of the best with {chance}"
     if len(ranks) == 1:
         text = f"{'The first plan' if ranks == (first,) else f'Plan {named(ranks)}'} is {holds}."
     elif len(ranks) <= SHORT_LIST:
@@ -120,7 +120,7 @@ def benchmark_sentence(bars: ErrorBars | None, numbers: Mapping[int, int], first
         which = f"The top {len(ranks)}" if is_top else f"Plans {named(ranks)}"
         text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
     else:
-        which = f"the {count} best plans" if len(ranks) == count else f"{len(ranks)} of the {count} best plans"
+        which = "the best plans" if len(ranks) == count else f"{len(ranks)} of the best plans"
         text = f"The model cannot tell {which} apart"
         if not near:
             text += f": one of {named(ranks)} is {holds}."

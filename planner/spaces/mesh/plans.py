@@ -66,7 +66,7 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     if plan.domain_gpus:
         words.append(f"{plan.domain_gpus} GPUs per domain")
     if plan.stage_blocks:
-        words.append(f"blocks per chunk ({_in_runs(plan.stage_blocks)})")
+        words.append(f"blocks per chunk ({counts_in_runs(plan.stage_blocks)})")
     if plan.block_splits:
         words.append(f"layers {splits_in_words(plan.block_splits)}")
     return ", ".join(words)
@@ -92,10 +92,10 @@ def _recomputed(plan: MeshPlan) -> str:
     return f" ({', '.join(runs)})" if runs else ""
 
 
-def _in_runs(counts: Iterable[int]) -> str:
+def counts_in_runs(counts: Iterable[int]) -> str:
     """Write numbers of blocks, those that repeat once.
 
-    >>> _in_runs((1, 3, 3, 3, 1))
+    >>> counts_in_runs((1, 3, 3, 3, 1))
     '1, 3 x3, 1'
     """
     runs = [(count, len(list(run))) for count, run in groupby(counts)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
@@ -13,10 +13,12 @@ from planner.core.numbers import byte_text, duration_text, percent, significant
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import first_plan_document, with_plan
 from planner.report.tables import column_maker, memory_columns, rows_table
-from planner.spaces.mesh.plans import mesh_plan_in_words, splits_in_words
+from planner.spaces.mesh.plans import counts_in_runs, mesh_plan_in_words, splits_in_words
 
 if TYPE_CHECKING:
     from costmodel.mesh.detail import StageRow
+    from costmodel.mesh.plan import MeshPlan
+    from planner.spaces.mesh.space import MeshPlanSpace
     from strategies.mesh.block_search import SplitCheck
 
 __all__ = ["REPORT", "split_text"]
@@ -63,7 +65,8 @@ class MeshReport(SpaceReport):
         ]
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
-        return [("Inside the blocks", split_text(check)) for check in _checked(answer) if _is_of_best(check, answer)]
+        inside = [("Inside the blocks", split_text(check)) for check in _checked(answer) if _is_of_best(check, answer)]
+        return [*_layout(cast("MeshPlanSpace", answer.space), answer.best.plan), *inside]
 
     def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
         others = [check for check in _checked(answer) if not _is_of_best(check, answer)]
@@ -104,6 +107,17 @@ class MeshReport(SpaceReport):
             **first_plan_document(answer),
             "splits": [split_document(check) for check in answer.details.get("splits", ())],
         }
+
+
+def _layout(space: MeshPlanSpace, plan: MeshPlan) -> list[tuple[str, str]]:
+    """Blocks of chunks that are not equal, where the words of the plan do not list them."""
+    chunks = plan.pp * plan.vpp
+    blocks = space.model.blocks_of(chunks)
+    if plan.stage_blocks or min(blocks) == max(blocks):
+        return []
+    noun = "chunks" if plan.vpp > 1 else "stages"
+    said = f"{sum(blocks)} blocks in {chunks} {noun}, in order {counts_in_runs(blocks)} (planner export writes them)"
+    return [("Layers", said)]
 
 
 # Bubbles of chunks of equal length, as shares of the passes of a rank: (pp - 1) / (vpp m).

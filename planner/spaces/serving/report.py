@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["REPORT"]
 
 _RATE = Unit(name="tokens/s", size=1.0)
+# The share of a limit from which on it keeps a plan from more.
+_BINDS = 0.95
 # How much worse than the first a plan may be to be worth a row.
 _MOST_GAP = 1.0
 
@@ -118,6 +120,14 @@ class ServingReport(SpaceReport):
         which = "its limit" if len(limits) == 1 else "both limits" if len(limits) == 2 else "all limits"
         return f"; {limit_chance(plan)} sure to keep {which}"
 
+    def binding(self, answer: Answer | Estimate, plan: RankedPlan) -> str:
+        shares = {name: plan[name] / limit for name, limit in answer.setting.limits.items()}
+        if not shares or plan["rate_per_s"] is not None or max(shares.values()) < _BINDS:
+            return ""
+        return (
+            f"; with more requests at once the {limited(max(shares, key=lambda name: shares[name]))} misses its limit"
+        )
+
     def surer_options(self, answer: Answer) -> Mapping[str, str]:
         if answer.baselines.get("surer") is None and answer.details.get("surer_searched", True):
             return {}
@@ -126,7 +136,7 @@ class ServingReport(SpaceReport):
     def where_fullest(self, answer: Answer | Estimate, plan: RankedPlan) -> tuple[str, str]:
         most = counted(plan["largest_batch"], "request")
         each = byte_text(plan["kv_bytes_per_sequence"])
-        fits = f"; engines size the cache by what is left: up to {most} per replica fit, each keeps {each} on a GPU"
+        fits = f"; it fits, since engines size the cache by what is left: up to {most} per replica, each with {each} on a GPU"
         if not plan.plan.prefill_dp:
             return "per GPU", fits
         space = cast("ServingPlanSpace", answer.space)
