@@ -191,7 +191,7 @@ def test_a_fast_plan_is_not_the_cheapest(answer: Any) -> None:
     out = answer("explain", "alexnet", "--gpus", "8", "--family", "data", "--objective", "money", "--width", "200")
     assert "is cheaper." not in out
     assert re.search(
-        r"Against the best plan: 4.8x against 2.07 ms, 0\.\d+ USD per M samples on 1 of 8 GPUs of one worker", out
+        r"Against the best plan: 4.8x dearer than 2.07 ms, 0\.\d+ USD per M samples on 1 of 8 GPUs: one worker", out
     )
     assert "No plan that 'planner optimize' searches is cheaper." in answer(
         "explain", "alexnet", "--gpus", "8", "--objective", "money", "--width", "200"
@@ -208,7 +208,7 @@ def test_the_answer_in_words(answer: Any) -> None:
         "is more energy-efficient than the first",
         "W of a computing GPU",
         "Plan 1 is: the most energy-efficient; plain data parallelism",
-        "The same on all GPUs: 2.2x worse (",
+        "The same on all GPUs: 2.2x less energy-efficient (",
     ):
         assert words in out
     document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"))

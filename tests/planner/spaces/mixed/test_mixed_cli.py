@@ -78,7 +78,7 @@ def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str])
     text = " ".join(answer("optimize", *question, "--top", "2").split())
     assert "precision fp16 in place of bf16" in text
     assert "4 of old with 26.6 GiB each (less a margin to fit with 95.0 %)" in text
-    assert re.search(r"GiB per (a100-80gb|old), P\(fits\) \S+ % by", text)
+    assert re.search(r"GiB per (a100-80gb|old), P\(fits\) \S+ %.* by 1,673 runs", text)
     text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
     for words in (
         "by the model, no plan that fits is faster than the first",
@@ -357,7 +357,7 @@ def test_a_plan_file_and_degrees_are_compared_with_the_best(answer: Any, questio
         "is the busiest: ",
         "With other hardware, the plan as it is",
         "With another plan, the hardware as it is",
-        "Against the best plan: +",
+        " slower than ",
         "Stage by stage",
     ):
         assert words in text
