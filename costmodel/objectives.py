@@ -256,7 +256,7 @@ register(
 
 _RATE = "output_tokens_per_s"
 # What a device costs per second where devices count alike.
-_ALIKE = DeviceCost(waiting=1.0, computing=1.0)
+ALIKE = DeviceCost(waiting=1.0, computing=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,14 +291,14 @@ class ServingObjective:
 
     def cost_of(self, device: Device, host: Host | None, compute: str) -> DeviceCost | None:
         """What a device costs per second; None where nobody has stated it."""
-        return OBJECTIVES[self.cost].cost_of(device, host, compute) if self.cost else _ALIKE
+        return OBJECTIVES[self.cost].cost_of(device, host, compute) if self.cost else ALIKE
 
     def score(
         self,
         figures: Mapping[str, Any],
         workers: Any,
         readers: Any = 0,
-        costs: tuple[DeviceCost, DeviceCost] = (_ALIKE, _ALIKE),
+        costs: tuple[DeviceCost, DeviceCost] = (ALIKE, ALIKE),
     ) -> Any:
         """What is minimised, from the figures and the devices in use of one plan, or of many: seconds, or what an output token costs.
 

@@ -34,12 +34,11 @@ from costmodel.failures.goodput import (
     waiting_share,
 )
 from costmodel.failures.rates import FailureModel, Units
+from costmodel.uncertainty.limits import END
 
 # What a job does when a host fails and no spare is left: wait for the repair, or go on with fewer data-parallel replicas.
 Recovery = Literal["wait", "shrink"]
 RECOVERIES: tuple[Recovery, ...] = ("wait", "shrink")
-# An interval of 80 % of a normal variable, in standard deviations to each side.
-_Z90 = 1.2815515655446004
 # Least work between checkpoints in seconds, and least share of it that maintenance and repairs leave: nothing is divided by 0.
 _LEAST = 1e-6
 # Exponents beyond this are of jobs that never end.
@@ -196,7 +195,7 @@ class Outlook:
     def _moments(self, useful_s: float) -> Moments:
         """Of the time, for each of the rates that it may be (`spread_factors`)."""
         point, model = self.checkpoint, self.model
-        restarts = math.log(model.restart_high_s / model.restart_s) / _Z90 if model.restart_s else 0.0
+        restarts = math.log(model.restart_high_s / model.restart_s) / END if model.restart_s else 0.0
         longest = max(self.interval_s, point.write_s) + point.stall_s + self.restart_s + point.write_s
         rates = self.rate_per_s * spread_factors(math.hypot(model.spread, restarts))
         one = interval_moments(

@@ -107,7 +107,8 @@ class MemoryErrors:
 
 _NORMAL = NormalDist()
 _CDF = np.vectorize(_NORMAL.cdf, otypes=[float])
-_END = _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
+# Standard deviations from the median of a logarithm to the upper end of its interval.
+END = _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
 # The normal distribution is as good as 0 or 1 beyond so many standard deviations.
 _FAR = 8.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
@@ -126,7 +127,7 @@ def deviates(median: ArrayLike, low: ArrayLike, high: ArrayLike, limit: ArrayLik
     middle, below, upper, most = (np.asarray(value, dtype=np.float64) for value in (median, low, high, limit))
     above = np.log(most / middle)
     width = np.where(above > 0.0, np.log(upper / middle), np.log(middle / below))
-    there = _END * above / np.where(width > 0.0, width, 1.0)
+    there = END * above / np.where(width > 0.0, width, 1.0)
     return np.asarray(np.clip(np.where(width > 0.0, there, _FAR * np.sign(above)), -_FAR, _FAR))
 
 

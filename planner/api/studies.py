@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
+from costmodel.failures.rates import SECONDS_PER_DAY
 from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, takes_options
 from planner.api.keywords import SizeOptions, SweepOptions, options_of
 from planner.api.plans import Plan
@@ -21,7 +22,7 @@ from planner.core.quantities import in_tokens
 from planner.files.resources import reference_to, stands_for
 from planner.sizing.report import miss_in_words, size_report
 from planner.sizing.run import DEFAULT_MOST_GPUS, answer_of, facts_of, size_training
-from planner.sizing.search import SECONDS_PER_DAY, Goal, Resilience, Sized
+from planner.sizing.search import Goal, Resilience, Sized
 from planner.sweeping.grid import Axes, cells_of
 from planner.sweeping.report import scaling_figure, sweep_report
 from planner.sweeping.run import Swept, run

@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
+from costmodel.failures.rates import SECONDS_PER_DAY
 from costmodel.tolerances import EQUAL
 from planner.core.blocks import Commands
 from planner.core.typed import asked_again
@@ -87,7 +88,7 @@ def _goal_that_is_met(trial: Trial, line: str) -> str:
     goal = trial.goal
     asked: dict[str, str | None] = {}
     if goal.deadline_s is not None and trial.time_s is not None and trial.lateness() > 1:
-        asked["--days"] = _above(trial.time_s / 86400.0)
+        asked["--days"] = _above(trial.time_s / SECONDS_PER_DAY)
     if goal.budget is not None and trial.money is not None and trial.excess() > 1:
         asked["--budget"] = _above(trial.money)
     return asked_again(line, asked)

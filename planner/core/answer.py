@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from costmodel.fields import Figure, parts_of
 from costmodel.uncertainty.limits import MemoryErrors
 from planner.core.blocks import Block, Table
-from planner.core.numbers import fit_text
+from planner.core.numbers import chance_text, surest_there
 from planner.core.request import Request, TimeLimit
 
 if TYPE_CHECKING:
@@ -201,9 +201,14 @@ class RankedPlan:
         return None if found is None else float(found)
 
     @property
+    def fits_surest_here(self) -> float:
+        """Largest P(fits) that measured runs can show of so full a memory."""
+        return surest_there(self.fits_surest, self.memory_bytes_per_gpu, self.memory_there_bytes)
+
+    @property
     def fits_text(self) -> str:
         """P(fits) for people, as sure as the runs behind it allow; empty where it is not known."""
-        return fit_text(self.fits_probability, self.fits_surest, self.memory_bytes_per_gpu, self.memory_there_bytes)
+        return "" if self.fits_probability is None else chance_text(self.fits_probability, self.fits_surest_here)
 
     @property
     def memory_there_bytes(self) -> float:

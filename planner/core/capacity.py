@@ -198,10 +198,10 @@ def errors_words(errors: MemoryErrors, framework: str) -> str:
     return f"{counted(errors.rows, 'run')} of {whose}"
 
 
-def test_words(errors: MemoryErrors, framework: str) -> str:
+def left_out_words(errors: MemoryErrors, framework: str) -> str:
     """How sure P(fits) of a framework without runs is: what became of other frameworks that were left out; empty where it has runs.
 
-    >>> test_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
+    >>> left_out_words(MemoryErrors(mean=0.1, log_sd=0.1, rows=2000, framework="others", ran=0.909), "torchtitan")
     'torchtitan is untested; in tests that left a framework out, 90.9 % of the plans within the limit ran'
     """
     if errors.framework != OTHERS or errors.ran == 1.0:

@@ -162,18 +162,16 @@ def chance_text(chance: float | None, surest: float = 1.0) -> str:
     return f"{'>' if chance > most else ''}{shown} %"
 
 
-def fit_text(chance: float | None, surest: float, used_bytes: float, there_bytes: float) -> str:
-    """Write P(fits); empty where it is not known.
+def surest_there(surest: float, used_bytes: float, there_bytes: float) -> float:
+    """Largest P(fits) that measured runs can show of a plan that uses so much of a memory.
 
-    Below half of the memory the runs allow any chance: of 1,073 measured peaks none was twice its prediction (the largest was 1.94
-    times: benchmarks/memory_errors.py, nanotron).
+    Below half of it any chance will do: of 1,073 measured peaks none was twice its prediction (the largest was 1.94 times:
+    benchmarks/memory_errors.py, nanotron).
 
-    >>> fit_text(0.99999, 0.909, 60e9, 80e9), fit_text(0.99999, 0.909, 1e9, 80e9), fit_text(None, 1.0, 1e9, 80e9)
-    ('>90 %', '>99 %', '')
+    >>> surest_there(0.909, 60e9, 80e9), surest_there(0.909, 1e9, 80e9)
+    (0.909, 1.0)
     """
-    if chance is None:
-        return ""
-    return chance_text(chance, 1.0 if 2.0 * used_bytes <= there_bytes else surest)
+    return 1.0 if 2.0 * used_bytes <= there_bytes else surest
 
 
 def time_unit(seconds: float) -> Unit:

@@ -24,7 +24,7 @@ from planner.core.answer import (
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.capacity import limit_words, test_words
+from planner.core.capacity import left_out_words, limit_words
 from planner.core.notes import UNDER_PLANS
 from planner.core.numbers import (
     big_count,
@@ -216,10 +216,10 @@ def memory_fact(answer: Answer | Estimate, plan: RankedPlan) -> str:
     if errors is None or not plan.fits_text:
         return memory
     why = limit_words(answer.space.request, errors, framework, plan.memory_capacity_bytes, plan.memory_there_bytes)
-    is_close = 2.0 * plan.memory_bytes_per_gpu > plan.memory_there_bytes  # see fit_text
-    tested = test_words(errors, framework) if is_close else ""
-    limit = f"the limit {why} is {byte_text(plan.memory_capacity_bytes)}"
-    return f"{memory}{f' ({tested})' if tested else ''}; {'' if plan.fits else 'it does not: '}{limit}"
+    tested = left_out_words(errors, framework) if plan.fits_surest_here < 1.0 else ""
+    begin, middle = ("the limit", "is") if plan.fits else ("above the limit", "of")
+    limit = f"{begin} {why} {middle} {byte_text(plan.memory_capacity_bytes)}"
+    return f"{memory}{f' ({tested})' if tested else ''}; {limit}"
 
 
 # What kernels wait for, as a bottleneck is called: it is a share of the compute. Then the parts that bottlenecks are called after.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.core.answer import Curve
-from planner.core.numbers import duration_text, fit_text, percent, significant
+from planner.core.numbers import chance_text, duration_text, percent, significant, surest_there
 from planner.core.objectives import compared_words
 from planner.core.what_if import WhatIf, WhatIfPoint
 from planner.report.answer import memory_text
@@ -87,7 +87,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
     step, used = figures["step_time_s"], figures["memory_bytes_per_gpu"]
     ratio = step / found.point().figures["step_time_s"]
     said = compared_words(ratio, "step_time", "the plan") if ratio != 1.0 else "as planned"
-    chance = figures.get("fits_probability")
+    chance, surest = figures.get("fits_probability"), surest_there(found.fits_surest, used, found.there_bytes)
     rate = f"{significant(figures['throughput_samples_per_s'])} samples/s"
     if "tokens_per_s" in figures:
         rate = f"{significant(figures['tokens_per_s'])} tokens/s, MFU {percent(figures['mfu'])}"
@@ -95,7 +95,7 @@ def _texts(found: WhatIf, point: WhatIfPoint) -> tuple[str, ...]:
         f"{duration_text(step)} per step",
         f"{said}, {point.note}" if point.note else said,
         rate,
-        memory_text(used, found.there_bytes, chance=fit_text(chance, found.fits_surest, used, found.there_bytes)),
+        memory_text(used, found.there_bytes, chance="" if chance is None else chance_text(chance, surest)),
         "Does not fit." if used > found.capacity_bytes else "",
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodel.failures.goodput import longest_interval_s
 from costmodel.failures.outlook import Outlook
+from costmodel.failures.rates import SECONDS_PER_DAY
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import (
@@ -26,7 +27,7 @@ from planner.report.answer import NEXT, limits_text, memory_fact
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
 from planner.sizing.run import estimate_of
-from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
+from planner.sizing.search import WISHES, ClusterAnswer, Sized, Trial
 
 _DAYS = Unit(name="days", size=SECONDS_PER_DAY)
 # How the table calls the answer to a wish.

@@ -26,16 +26,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 from costmodel.failures.checkpoint import Checkpoint, Mode, SavedState, checkpoint_of
 from costmodel.failures.outlook import Outlook, Recovery, least_overhead
 from costmodel.failures.rates import FailureModel, Units
+from costmodel.uncertainty.limits import chance_of_all, deviates
 from planner.core.request import Request
 from planner.sweeping.grid import doubling_counts
-
-SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,16 +262,11 @@ class Trial:
 
     @property
     def chance(self) -> float | None:
-        """Chance to end by the deadline, within the budget; None where nothing is known of errors.
-
-        The logarithm of the time is taken as normal to each side of its prediction, with the ends of the interval of 80 %.
-        """
+        """Chance to end by the deadline, within the budget (`costmodel.uncertainty.limits`); None where nothing is known of errors."""
         if self.time_s is None or self.time_low_s is None or self.time_high_s is None:
             return None
-        room = -math.log(max(self.lateness(), self.excess(), 1e-300))
-        end = self.time_high_s if room >= 0.0 else self.time_low_s
-        spread = abs(math.log(end / self.time_s)) or 1e-12
-        return NormalDist().cdf(NormalDist().inv_cdf(0.9) * room / spread)
+        most_s = self.time_s / max(self.lateness(), self.excess(), 1e-300)
+        return float(chance_of_all([deviates(self.time_s, self.time_low_s, self.time_high_s, most_s)]))
 
     @property
     def interruptions(self) -> float | None:

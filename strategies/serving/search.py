@@ -19,7 +19,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.host import DeviceCost
 from costmodel.layerwise.plan import divisors
 from costmodel.mesh.rules import NetworkShape
-from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.objectives import ALIKE, SERVING_OBJECTIVES
 from costmodel.serving.model import Replicas, ServingModel
 from costmodel.serving.plan import POOL_SETTINGS, ServingBatch, ServingPlan, is_legal
 from costmodel.serving.workload import Arrivals
@@ -36,7 +36,6 @@ MOST_PROMPT_TOKENS = 16384
 # Tokens that are drafted at most.
 MOST_DRAFTS = 16
 _ANY = float("inf")
-_ALIKE = DeviceCost(waiting=1.0, computing=1.0)
 _OVERLOADED = 1e6
 _MOST_UNITS = 1 << 40  # replicas; more bear no load at all
 _FIRST_ROWS = 128  # choices that are looked at first
@@ -88,7 +87,7 @@ class ServingSettings:
     disaggregate: Disaggregate = "auto"
     near: float = 0.0
     node: int = 1
-    costs: tuple[DeviceCost, DeviceCost] = (_ALIKE, _ALIKE)
+    costs: tuple[DeviceCost, DeviceCost] = (ALIKE, ALIKE)
     top: int = 5
     wall_s: float = 60.0
     effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole

@@ -17,8 +17,8 @@ from costmodel.objectives import mean_of
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, times_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import ServingWorkload
-from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, intervals, least_scale
-from costmodel.uncertainty.limits import chance_of_all, correlations, deviates
+from costmodel.uncertainty.intervals import Candidates, intervals, least_scale
+from costmodel.uncertainty.limits import END, chance_of_all, correlations, deviates
 from planner.core.answer import ErrorBars
 from planner.uncertainty.bars import (
     FACTOR,
@@ -44,7 +44,6 @@ _OF_OBJECTIVE = {"ttft": "ttft_s", "tpot": "tpot_s"}
 # By how many percent one percent of a constant changes a time at most. Near what a plan can serve derivatives grow without end; times per
 # token do not, which are those of a full server there.
 _MOST_EFFECT = 3.0
-_NORMAL = NormalDist()
 _DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
 _COMMUNICATION = ("tp_s", "ep_s", "pp_s")
 
@@ -123,14 +122,14 @@ def _knowledge(
     return kinds_of, known
 
 
-def least_limits(
+def limits_on_predictions(
     resolved: Resolved, model: ServingModel, limits: Mapping[str, float], confidence: float
 ) -> dict[str, float]:
     """What a time may be predicted to be at most to keep its limit with a chance of one half or more, whatever the plan.
 
     Constants and parts of a plan only make its interval wider than that of the error of the formula.
     """
-    ratio = _NORMAL.inv_cdf(confidence) / _NORMAL.inv_cdf((1.0 + INTERVAL_SHARE) / 2.0)
+    ratio = NormalDist().inv_cdf(confidence) / END
 
     def margin(name: str) -> float:
         kinds = {

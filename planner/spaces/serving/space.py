@@ -389,9 +389,9 @@ class ServingPlanSpace(PlanSpace):
         request, degrees, limits = self.resolved.request, self.degrees, self.limits
         chance = confidence or self.confidence
         if limits and chance > EVEN:
-            from planner.spaces.serving.bars import least_limits
+            from planner.spaces.serving.bars import limits_on_predictions
 
-            limits = least_limits(self.resolved, self.model, limits, chance)
+            limits = limits_on_predictions(self.resolved, self.model, limits, chance)
         if self.model.workload.drafting is not None:
             degrees = {"draft_tokens": _DRAFTS, **degrees}
         return ServingSettings(
